@@ -6,7 +6,7 @@
 //! ```
 
 use hetal::learn::agreement::initial_weights;
-use hetal::learn::nesterov::Momentum;
+use hetal::learn::nesterov::{Momentum, StepSize};
 use hetal::learn::reference::{self, ReferenceModel};
 use hetal::learn::trainer::ModelState;
 use hetal::learn::{Circuit, Matrix, judge, packing, softmax};
@@ -17,6 +17,8 @@ const FEATURES: usize = 12;
 const CLASSES: usize = 3;
 const STEPS: usize = 10;
 const RATE: f64 = 1.0;
+/// The logits lie in `[-RANGE, RANGE]`.
+const RANGE: f64 = 32.0;
 
 /// Rows around one centre for each class, from a fixed formula.
 fn rows() -> (Matrix, Vec<usize>) {
@@ -31,17 +33,17 @@ fn main() -> hetal::Result<()> {
     let params = Params::named(set.as_deref().unwrap_or("insecure-toy11"))?;
     // Nothing is encrypted here, so no set is insecure: it only fixes slots and levels.
     println!("layout of {}: {} slots, {} levels", params.name(), params.slots(), params.top_level());
-    let circuit = Circuit::new(params.slots(), ROWS, FEATURES, CLASSES, 128.0)?;
+    let circuit = Circuit::new(params.slots(), ROWS, FEATURES, CLASSES, RANGE)?;
     let (g, levels) = (*circuit.geometry(), circuit.level_plan());
     let engine = Clear::new(params.slots(), params.top_level());
-    let trainer = circuit.trainer(&engine, 128.0)?;
+    let trainer = circuit.trainer(&engine, RANGE)?;
 
     // What a client would encrypt: blocks of features, labels, the first weights.
     let (x, labels) = rows();
     let blocks = packing::features(&g, &x)?;
     let blocks =
         blocks.iter().map(|block| engine.fresh(block, levels.fresh_features())).collect::<Result<Vec<_>, _>>()?;
-    let sealed = engine.fresh(&packing::labels(&g, &labels)?, levels.probabilities())?;
+    let sealed = engine.fresh(&packing::labels(&g, &labels)?, levels.labels())?;
     let batch = trainer.batch(&engine, &blocks, sealed, ROWS)?;
     let initial = initial_weights(CLASSES, FEATURES, 0);
     let parts = packing::weights(&g, &initial)?;
@@ -52,8 +54,8 @@ fn main() -> hetal::Result<()> {
     // The plaintext reference trains with the exact softmax beside it.
     let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
     for step in 1..=STEPS {
-        model = trainer.step(&engine, &model, &batch, RATE)?;
-        exact.step(&x, &labels, RATE, softmax::exact)?;
+        model = trainer.step(&engine, &model, &batch, StepSize::of(RATE))?;
+        exact.step(&x, &labels, StepSize::of(RATE), softmax::exact)?;
         let slots: Vec<_> = model.weights.iter().map(|part| engine.values(part)).collect();
         let weights = packing::unpack_weights(&g, &slots)?;
         let accuracy = judge::accuracy(&reference::logits(&x, &weights)?, &labels)?;

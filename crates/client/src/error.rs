@@ -167,6 +167,15 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// An interrupted training was begun by a version with another circuit.
+    #[error(
+        "the interrupted training {name} was begun by another version of this program and cannot continue: finish \
+         it with that version of hetal and of the server, or start it again with --replace"
+    )]
+    OldTraining {
+        /// The name.
+        name: String,
+    },
     /// An interrupted training uses keys that this version does not use.
     #[error(
         "the interrupted training {name} uses keys of an earlier version of this program and cannot continue: \

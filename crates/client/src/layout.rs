@@ -123,12 +123,12 @@ impl Layout {
 
     /// Bytes of a row blob with labels.
     pub fn batch_bytes(&self) -> u64 {
-        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
+        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().labels()))
     }
 
     /// Bytes of a row blob with labels if both halves of every ciphertext were sent.
     pub fn unseeded_batch_bytes(&self) -> u64 {
-        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.level_plan().probabilities()))
+        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.level_plan().labels()))
     }
 
     /// Bytes of a row blob without labels if both halves of every ciphertext were sent.

@@ -330,10 +330,10 @@ fn a_lost_card_loses_nothing() {
         return;
     }
     let g = Geometry::new(1024, 64, 12, 3).unwrap();
-    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(3, 128.0).unwrap());
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(3, 32.0).unwrap());
     let client = TestOwner::new("insecure-toy11", 9);
     let params = &client.params;
-    let needs = trainer::keys(g, level_plan, constants.clone(), 0, params.top_level()).unwrap();
+    let needs = trainer::keys(g, level_plan, constants.clone(), params.top_level()).unwrap();
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, encrypted::keys(params, &needs));
     let left = launches(usize::MAX);
@@ -343,9 +343,10 @@ fn a_lost_card_loses_nothing() {
     let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).unwrap();
     let engine = Encrypted::new(evaluator, gpu.upload_keys(&keys), bootstrapper);
     let seal = |level| engine.import(gpu.upload_ciphertext(&client.encrypt(&complex_vector(1024, 4), level))).unwrap();
-    let trainer = Trainer::new(&engine, g, level_plan, constants, 0).unwrap();
+    let trainer = Trainer::new(&engine, g, level_plan, constants).unwrap();
     let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect();
-    let batches = [CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities()), rows: 64 })];
+    let batches =
+        [CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.labels()), row_weights: None, rows: 64 })];
     let mut session = Session::new(AgreementLimits::default().defaults, 1, vec![seal(level_plan.weights())]).unwrap();
     let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
     let (record, ciphertexts) = session.checkpoint();

@@ -13,7 +13,7 @@ use hetal_ckks::{Backend, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
 use hetal_cuda::selftest::{Ring, compare, hashes};
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Batch, ModelState, Trainer};
 use hetal_learn::{Geometry, LevelPlan, Matrix, packing};
@@ -181,13 +181,13 @@ impl SelfTestCircuit {
         Ok(Self {
             geometry: Geometry::new(params.slots(), rows, features, classes)?,
             level_plan: LevelPlan::lowest(),
-            constants: Constants::built_in(classes, 128.0)?,
+            constants: Constants::built_in(classes, 32.0)?,
             rows,
         })
     }
 
     fn required_keys(&self, params: &Params) -> Result<KeyRequirements> {
-        Ok(trainer::keys(self.geometry, self.level_plan, self.constants.clone(), 0, params.top_level())?)
+        Ok(trainer::keys(self.geometry, self.level_plan, self.constants.clone(), params.top_level())?)
     }
 }
 
@@ -242,19 +242,18 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
     /// The first iteration has no momentum. In the third one a GPU replays everything it records.
     fn iterations(&mut self) -> Result<()> {
         let (engine, SelfTestCircuit { geometry, level_plan, constants, .. }) = (self.engine, &self.circuit);
-        let trainer = Trainer::new(engine, *geometry, *level_plan, constants.clone(), 0)?;
+        let trainer = Trainer::new(engine, *geometry, *level_plan, constants.clone())?;
         let batch = self.batch(&trainer)?;
         for (k, version) in batch.versions.iter().flatten().enumerate() {
             self.record(&format!("version {k} of the features"), version)?;
         }
-        let first = trainer.step(engine, &self.initial_model()?, &batch, 1.0)?;
+        let first = trainer.step(engine, &self.initial_model()?, &batch, StepSize::of(1.0))?;
         self.record_all("weights after the first iteration", &first.weights)?;
-        let second = trainer.step(engine, &first, &batch, 1.0)?;
+        let second = trainer.step(engine, &first, &batch, StepSize::of(1.0))?;
         self.record_all("weights after the second iteration", &second.weights)?;
-        let third = trainer.step(engine, &second, &batch, 1.0)?;
+        let third = trainer.step(engine, &second, &batch, StepSize::of(1.0))?;
         let refreshed = trainer.refresh(engine, &third)?;
         self.record_all("weights after the third iteration", &third.weights)?;
-        self.record_all("lookahead after the third iteration", third.lookahead.as_deref().unwrap_or_default())?;
         self.record_all("momentum after the third iteration", third.momentum.as_deref().unwrap_or_default())?;
         self.record_all("momentum refreshed", refreshed.momentum.as_deref().unwrap_or_default())
     }
@@ -267,7 +266,7 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         let blocks = blocks.iter().map(|block| self.encrypt(block, level_plan.fresh_features()));
         let blocks: Vec<_> = blocks.collect::<Result<_>>()?;
         let labels: Vec<usize> = (0..*rows).map(|i| i * i % classes).collect();
-        let labels = self.encrypt(&packing::labels(geometry, &labels)?, level_plan.probabilities())?;
+        let labels = self.encrypt(&packing::labels(geometry, &labels)?, level_plan.labels())?;
         Ok(trainer.batch(self.engine, &blocks, labels, *rows)?)
     }
 

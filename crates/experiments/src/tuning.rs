@@ -5,6 +5,7 @@ use crate::report::progress;
 use crate::{Error, Result};
 use hetal_learn::agreement::{PRESETS, Preset, initial_weights};
 use hetal_learn::judge::NEAR_THE_END;
+use hetal_learn::nesterov::StepSize;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
 use hetal_learn::{Agreement, AgreementLimits, Judge, LabelledMatrix, Matrix, Normalisation, Verdict, Wishes};
@@ -102,7 +103,7 @@ pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<Trainin
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
-            stopping.result.ranges.push(reference.step(&x, labels, agreement.rate, softmax::exact)?);
+            stopping.result.ranges.push(reference.step(&x, labels, StepSize::of(agreement.rate), softmax::exact)?);
         }
         let logits = reference::logits(validation.features(), reference.weights())?;
         if stopping.end_epoch(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {

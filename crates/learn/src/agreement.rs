@@ -1,8 +1,13 @@
 //! The hyper-parameters that client and server fix before anything is encrypted.
 
+use crate::judge::first_range;
 use crate::nesterov::Momentum;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+
+/// The version of the circuit: of the levels of uploaded rows, of how weights are stored, of the
+/// first weights. Trainings and weights of another version cannot be used.
+pub const CIRCUIT_VERSION: u32 = 1;
 
 /// The hyper-parameters of a training, agreed by both sides and final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,12 +29,26 @@ pub struct Agreement {
     pub range: f64,
     /// Seed of the first weights.
     pub seed: u64,
+    /// The factor of `|W|^2 / 2` in the loss; 0 for none.
+    #[serde(default)]
+    pub alpha: f64,
+    /// Whether rows have weights.
+    #[serde(default)]
+    pub weighted: bool,
+    /// [`CIRCUIT_VERSION`] of the server that agreed.
+    #[serde(default)]
+    pub circuit: u32,
     /// Whether the operator hides the learning rates from the client.
     #[serde(default)]
     pub rate_hidden: bool,
 }
 
 impl Agreement {
+    /// The same agreement for a number of classes, on which the first range depends.
+    pub fn for_classes(self, classes: usize) -> Self {
+        Self { range: first_range(self.range, classes, self.weighted), ..self }
+    }
+
     /// The published form: everything except hidden rates.
     pub fn published(&self) -> PublishedAgreement {
         let shown = |rate: f64| (!self.rate_hidden).then_some(rate);
@@ -117,8 +136,11 @@ impl Default for AgreementLimits {
             momentum: Momentum::Nesterov,
             patience: 3,
             max_epochs: 50,
-            range: 128.0,
+            range: 32.0,
             seed: 0,
+            alpha: 0.0,
+            weighted: false,
+            circuit: CIRCUIT_VERSION,
             rate_hidden: false,
         };
         Self { defaults, batch: (1, 2048), rate: (1e-4, 8.0), patience: 10, max_epochs: 200, hide_rate: false }
@@ -213,18 +235,29 @@ pub const PRESETS: [Preset; 9] = [
 ];
 
 /// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0,
-/// from a public seed (SplitMix64).
+/// from a public seed (SplitMix64), and then centred over the classes. Gradients of a softmax sum to
+/// zero over the classes, so logits stay centred, which the softmax's constants rely on.
 pub fn initial_weights(classes: usize, features: usize, seed: u64) -> crate::Matrix {
     let bound = 1.0 / libm::sqrt(features.max(1) as f64);
     let mut state = seed;
-    crate::Matrix::from_fn(classes, features + 1, |_, h| {
+    let mut weights = crate::Matrix::from_fn(classes, features + 1, |_, h| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
         if h == features { 0.0 } else { bound * ((z >> 11) as f64 * libm::ldexp(1.0, -52) - 1.0) }
-    })
+    });
+    centre_over_classes(&mut weights);
+    weights
+}
+
+/// Subtracts the mean over the classes from every column, which changes no prediction.
+pub fn centre_over_classes(weights: &mut crate::Matrix) {
+    for h in 0..weights.columns() {
+        let mean = (0..weights.rows()).map(|k| weights[(k, h)]).sum::<f64>() / weights.rows().max(1) as f64;
+        (0..weights.rows()).for_each(|k| weights[(k, h)] -= mean);
+    }
 }
 
 #[cfg(test)]
@@ -285,7 +318,8 @@ mod tests {
         let w = initial_weights(3, 100, 7);
         assert_eq!(w, initial_weights(3, 100, 7));
         assert_ne!(w, initial_weights(3, 100, 8));
-        assert!(w.max_magnitude() <= 0.1 && w.max_magnitude() > 0.09);
+        assert!(w.max_magnitude() <= 0.2 && w.max_magnitude() > 0.09);
         assert!((0..3).all(|k| w[(k, 100)] == 0.0));
+        assert!((0..=100).all(|h| (0..3).map(|k| w[(k, h)]).sum::<f64>().abs() < 1e-15));
     }
 }

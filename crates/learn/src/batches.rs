@@ -3,6 +3,7 @@
 //! The row-shifted versions of a batch take sixteen times the memory of the uploaded rows (for ten
 //! classes). If they do not all fit, some are computed again for each step.
 
+use crate::nesterov::StepSize;
 use crate::trainer::{Batch, ModelState, Stage, Trainer};
 use crate::{Error, Geometry, Result};
 use hetal_circuits::Engine;
@@ -30,8 +31,10 @@ pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Rang
 pub struct RowBlob<C> {
     /// Its blocks of features.
     pub features: Vec<C>,
-    /// The labels.
+    /// The labels, times the weights of their rows.
     pub labels: C,
+    /// The weights of the rows, if they differ.
+    pub row_weights: Option<C>,
     /// Rows that are not padding.
     pub rows: usize,
 }
@@ -50,8 +53,9 @@ impl<C: Clone + Send + Sync> CachedBatch<C> {
     pub fn ready<E: Engine<Ciphertext = C>>(&self, engine: &E, trainer: &Trainer<E>) -> Result<Cow<'_, Batch<C>>> {
         match self {
             Self::Prepared(batch) => Ok(Cow::Borrowed(batch)),
-            Self::Raw(RowBlob { features, labels, rows }) => {
-                Ok(Cow::Owned(trainer.batch(engine, features, labels.clone(), *rows)?))
+            Self::Raw(RowBlob { features, labels, row_weights, rows }) => {
+                let batch = trainer.batch(engine, features, labels.clone(), *rows)?;
+                Ok(Cow::Owned(Batch { row_weights: row_weights.clone(), ..batch }))
             }
         }
     }
@@ -105,11 +109,11 @@ pub fn step<E: Engine>(
     model: &ModelState<E::Ciphertext>,
     held: &(impl Batches<E> + ?Sized),
     pieces: Range<usize>,
-    rate: f64,
+    size: StepSize,
     ended: &mut dyn FnMut(Stage),
 ) -> Result<ModelState<E::Ciphertext>> {
     let rows = pieces.clone().map(|piece| held.rows(piece)).sum::<Result<usize>>()?;
-    let mut step = trainer.begin(model, rows, rate);
+    let mut step = trainer.begin(model, rows, size);
     for piece in pieces {
         step.add(engine, &*held.batch(engine, trainer, piece)?, ended)?;
     }

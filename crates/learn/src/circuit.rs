@@ -1,7 +1,7 @@
 //! Everything that client and server derive from the shape of a training: its geometry, its levels,
 //! its keys.
 
-use crate::judge::RANGES;
+use crate::judge::{RANGES, first_range};
 use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
 use crate::{Geometry, LevelPlan, Result, batches};
@@ -9,16 +9,11 @@ use hetal_circuits::Engine;
 use hetal_circuits::clear::KeyRequirements;
 use std::ops::Range;
 
-/// Bound on the momentum when it is refreshed: `|W_t - W_(t-1)| <= 2^LOG_MOMENTUM_BOUND`. Steps on
-/// the real data sets stay below 1. Values up to 64 times the bound only lose precision; a
-/// bootstrap would wrap larger ones around.
-pub const LOG_MOMENTUM_BOUND: u32 = 2;
-
 /// The circuit of a training, over every range that the client may widen it to.
 ///
 /// ```
-/// let circuit = hetal_learn::Circuit::new(1024, 64, 12, 3, 128.0).unwrap();
-/// assert_eq!(circuit.ranges(), [128.0, 512.0]);
+/// let circuit = hetal_learn::Circuit::new(1024, 64, 12, 3, 32.0).unwrap();
+/// assert_eq!(circuit.ranges(), [32.0, 128.0, 512.0]);
 /// assert!(!circuit.keys(13).unwrap().rotations.is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -31,13 +26,14 @@ pub struct Circuit {
 
 impl Circuit {
     /// The circuit for batches of `batch` rows on `slots` slots, with logits in `[-range, range]`
-    /// at first.
+    /// at first, or in the range for two classes ([`first_range`]).
     pub fn new(slots: usize, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
         let geometry = Geometry::new(slots, batch, features, classes)?;
-        let ranges: Vec<f64> = RANGES.into_iter().filter(|&r| r >= range).collect();
-        if ranges.first() != Some(&range) {
+        if !RANGES.contains(&range) {
             return Err(crate::Error::NoConstants { classes, range });
         }
+        let range = first_range(range, classes, false);
+        let ranges = RANGES.into_iter().filter(|&r| r >= range).collect();
         Ok(Self { batch, geometry, level_plan: LevelPlan::lowest(), ranges })
     }
 
@@ -77,12 +73,12 @@ impl Circuit {
     }
 
     fn constants(&self, range: f64) -> Result<Constants> {
-        Constants::built_in(self.geometry.classes(), range)
+        Constants::for_plan(self.geometry.classes(), range, self.level_plan)
     }
 
     /// Encodes the circuit of one range.
     pub fn trainer<E: Engine>(&self, engine: &E, range: f64) -> Result<Trainer<E>> {
-        Trainer::new(engine, self.geometry, self.level_plan, self.constants(range)?, LOG_MOMENTUM_BOUND)
+        Trainer::new(engine, self.geometry, self.level_plan, self.constants(range)?)
     }
 
     /// The switching keys of the whole training, without those inside bootstraps, on an engine of
@@ -90,7 +86,7 @@ impl Circuit {
     pub fn keys(&self, top_level: usize) -> Result<KeyRequirements> {
         // A circuit has at least one range and begins with the first.
         let range = self.ranges.first().copied().unwrap_or(f64::NAN);
-        trainer::keys_of_session(self.geometry, self.level_plan, range, LOG_MOMENTUM_BOUND, top_level)
+        trainer::keys_of_session(self.geometry, self.level_plan, range, top_level)
     }
 }
 
@@ -105,8 +101,7 @@ mod tests {
         let all = circuit.keys(13).unwrap();
         for &range in circuit.ranges() {
             let constants = circuit.constants(range).unwrap();
-            let keys =
-                trainer::keys(*circuit.geometry(), circuit.level_plan(), constants, LOG_MOMENTUM_BOUND, 13).unwrap();
+            let keys = trainer::keys(*circuit.geometry(), circuit.level_plan(), constants, 13).unwrap();
             assert!(keys.bounds.iter().all(|b| all.bounds.contains(b)));
             assert!(keys.rotations.iter().all(|(k, level)| all.rotations.iter().any(|(l, m)| k == l && m >= level)));
             assert!(keys.relinearisation <= all.relinearisation && keys.conjugation <= all.conjugation);

@@ -13,6 +13,7 @@
 //! ```
 
 use crate::batches::{self, Batches};
+use crate::nesterov::StepSize;
 use crate::session::Action;
 use crate::trainer::{ModelState, Trainer};
 use crate::{Error, Session, Verdict};
@@ -24,8 +25,8 @@ use std::ops::ControlFlow;
 pub struct StepRequest {
     /// The number of the batch.
     pub batch: usize,
-    /// The learning rate.
-    pub rate: f64,
+    /// The learning rate and the strength of L2.
+    pub size: StepSize,
     /// The range of the softmax.
     pub range: f64,
 }
@@ -94,7 +95,7 @@ pub fn drive<H: Host>(session: &mut Session<H::Ciphertext>, host: &mut H) -> Res
         }
         let action = session.next_action();
         let model = match action {
-            Action::Step { batch, rate, range } => host.step(session, StepRequest { batch, rate, range })?,
+            Action::Step { batch, size, range } => host.step(session, StepRequest { batch, size, range })?,
             Action::Refresh => host.refresh(session, session.range())?,
             Action::Validate { epoch, range } => {
                 match host.verdict(session, epoch, range)? {
@@ -176,12 +177,12 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
     fn step(
         &mut self,
         session: &Session<E::Ciphertext>,
-        StepRequest { batch, rate, range }: StepRequest,
+        StepRequest { batch, size, range }: StepRequest,
     ) -> Result<ModelState<E::Ciphertext>, X> {
         let trainer = (self.trainer)(range)?;
         let (geometry, rows) = (trainer.products().geometry(), session.agreement().batch);
         let pieces = batches::pieces_of(geometry, rows, batch, self.batches.count());
-        let step = batches::step(self.engine, trainer, session.model(), self.batches, pieces, rate, &mut |_| {});
+        let step = batches::step(self.engine, trainer, session.model(), self.batches, pieces, size, &mut |_| {});
         Ok(step?)
     }
 

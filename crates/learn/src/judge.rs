@@ -17,16 +17,27 @@ pub enum Verdict {
     WidenRange,
 }
 
-/// The ranges a session can be widened to, one after the other.
-pub const RANGES: [f64; 3] = [32.0, 128.0, 512.0];
+/// The ranges a session can be widened to, one after the other. The first is for two classes only.
+pub const RANGES: [f64; 4] = [16.0, 32.0, 128.0, 512.0];
+
+/// The first range of a training whose server begins with `range`: two classes take half of the
+/// smallest, where their softmax is one polynomial. Their centred logits are half of their
+/// difference. Row weights leave no level for that polynomial.
+pub fn first_range(range: f64, classes: usize, weighted: bool) -> f64 {
+    if classes == 2 && !weighted && range <= RANGES[1] { RANGES[0] } else { range.max(RANGES[1]) }
+}
 
 /// The next wider range, if there is one.
 pub fn wider(range: f64) -> Option<f64> {
     RANGES.into_iter().find(|&r| r > range)
 }
 
-/// Logits beyond this share of the range are too close to its end.
-pub const NEAR_THE_END: f64 = 0.7;
+/// Logits beyond this share of the range are too close to its end. Rows of the training set, which
+/// are not seen, lie somewhat beyond those of the validation set.
+pub const NEAR_THE_END: f64 = 0.8;
+
+/// The classes' logits sum to zero but for noise. A mean beyond this is not noise.
+pub const LARGEST_MEAN: f64 = 1.0;
 
 /// The client's assessment of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,23 +78,23 @@ impl Judge {
         let (loss, accuracy) = (cross_entropy(logits, labels)?, accuracy(logits, labels)?);
         let largest =
             logits.values().iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
-        let verdict = self.guard(largest).unwrap_or_else(|| self.accept(loss));
+        let verdict = self.guard(largest, largest_mean(logits)).unwrap_or_else(|| self.accept(loss));
         Ok(Judgement { verdict, loss, accuracy, largest })
     }
 
     /// The verdict that the range of the logits demands, if any.
-    fn guard(&mut self, largest: f64) -> Option<Verdict> {
-        if largest <= NEAR_THE_END * self.range {
+    fn guard(&mut self, largest: f64, mean: f64) -> Option<Verdict> {
+        if largest <= NEAR_THE_END * self.range && mean <= LARGEST_MEAN {
             return None;
         }
         if self.repeats_left == 0 {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // Beyond the range the softmax was wrong, and a lower rate helps. Near the end of the
-        // range, a wider range helps.
+        // A wider range first, unless the logits are beyond that one as well: then the softmax was
+        // wrong by far, and a lower rate helps.
         match wider(self.range) {
-            Some(range) if largest <= self.range => {
+            Some(range) if largest <= NEAR_THE_END * range => {
                 self.range = range;
                 Some(Verdict::WidenRange)
             }
@@ -120,6 +131,12 @@ pub fn cross_entropy(logits: &Matrix, labels: &[usize]) -> Result<f64> {
     Ok(labels.iter().enumerate().map(row).sum::<f64>() / labels.len() as f64)
 }
 
+/// The largest magnitude of the mean over the classes.
+fn largest_mean(logits: &Matrix) -> f64 {
+    let mean = |i: usize| logits.row(i).iter().sum::<f64>().abs() / logits.columns().max(1) as f64;
+    (0..logits.rows()).map(mean).fold(0.0, f64::max)
+}
+
 /// The share of rows whose largest logit is their label's.
 pub fn accuracy(logits: &Matrix, labels: &[usize]) -> Result<f64> {
     check(logits, labels)?;
@@ -150,9 +167,9 @@ fn check(logits: &Matrix, labels: &[usize]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// One row of two classes with a given margin for its label: lower margins, higher losses.
+    /// One row of two classes with a given logit for its label: lower logits, higher losses.
     fn margin(m: f64) -> Matrix {
-        Matrix::new(1, 2, vec![m, 0.0]).unwrap()
+        Matrix::new(1, 2, vec![m, -m]).unwrap()
     }
 
     #[test]
@@ -182,14 +199,31 @@ mod tests {
     fn the_guard_acts_before_the_range_ends() {
         let mut judge = Judge::new(3, 128.0, 3);
         let mut verdict = |m: f64| judge.judge(&margin(m), &[0]).unwrap().verdict;
-        assert_eq!(verdict(80.0), Verdict::Continue);
-        assert_eq!(verdict(100.0), Verdict::WidenRange);
+        assert_eq!(verdict(100.0), Verdict::Continue);
+        assert_eq!(verdict(110.0), Verdict::WidenRange);
         assert_eq!(verdict(200.0), Verdict::Continue);
         assert_eq!(verdict(f64::NAN), Verdict::LowerRate);
-        assert_eq!(verdict(400.0), Verdict::LowerRate);
-        assert_eq!(verdict(400.0), Verdict::Stop);
+        assert_eq!(verdict(450.0), Verdict::LowerRate);
+        assert_eq!(verdict(450.0), Verdict::Stop);
         assert_eq!((judge.epoch, judge.range), (2, 512.0));
-        // Far outside, more room would come too late.
-        assert_eq!(Judge::new(3, 128.0, 1).judge(&margin(200.0), &[0]).unwrap().verdict, Verdict::LowerRate);
+        // Beyond the range: a wider one first, unless that is too narrow as well.
+        assert_eq!(Judge::new(3, 32.0, 1).judge(&margin(40.0), &[0]).unwrap().verdict, Verdict::WidenRange);
+        assert_eq!(Judge::new(3, 32.0, 1).judge(&margin(120.0), &[0]).unwrap().verdict, Verdict::LowerRate);
+    }
+
+    /// Logits that do not sum to zero are not a softmax's of this training.
+    #[test]
+    fn the_guard_watches_the_mean_of_the_classes() {
+        let off = |mean: f64| Matrix::new(1, 2, vec![3.0 + mean, -3.0 + mean]).unwrap();
+        assert_eq!(Judge::new(3, 32.0, 1).judge(&off(0.9), &[0]).unwrap().verdict, Verdict::Continue);
+        assert_eq!(Judge::new(3, 32.0, 1).judge(&off(-1.1), &[0]).unwrap().verdict, Verdict::WidenRange);
+    }
+
+    #[test]
+    fn two_classes_begin_with_half_the_range() {
+        assert_eq!(first_range(32.0, 2, false), 16.0);
+        assert_eq!((first_range(32.0, 2, true), first_range(32.0, 3, false)), (32.0, 32.0));
+        assert_eq!((first_range(128.0, 2, false), first_range(16.0, 3, false)), (128.0, 32.0));
+        assert_eq!([16.0, 32.0, 128.0, 512.0].map(wider), [Some(32.0), Some(128.0), Some(512.0), None]);
     }
 }

@@ -1,78 +1,81 @@
 //! The level at which each part of an iteration happens.
 
-use crate::{Error, Result};
-
-/// The levels of one iteration, from the probabilities down to the next logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The levels of one iteration, from the probabilities down to the next logits. The logits end at
+/// level 0, ready to bootstrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LevelPlan {
-    probabilities: usize,
+    /// Whether rows have weights, which takes one product more.
+    weighted: bool,
 }
 
 impl LevelPlan {
-    /// Levels between the probabilities and the next logits: masks of the differences, products
-    /// with the features, compaction, momentum, expansion, products with the features, skewed sums.
-    pub const DEPTH: usize = 7;
+    /// Levels between the differences of probabilities and labels and the next logits: masks of the
+    /// differences, products with the features, compaction, expansion, products with the features,
+    /// skewed sums.
+    pub const DEPTH: usize = 6;
 
-    /// The cheapest plan: the logits end at level 0, ready to bootstrap.
+    /// The plan of a training whose rows are all alike.
     pub fn lowest() -> Self {
-        Self { probabilities: Self::DEPTH }
+        Self { weighted: false }
     }
 
-    /// A plan whose probabilities have the given level.
-    pub fn new(probabilities: usize) -> Result<Self> {
-        if probabilities < Self::DEPTH {
-            return Err(Error::TooDeep { operation: "the matrix products", needs: Self::DEPTH, has: probabilities });
-        }
-        Ok(Self { probabilities })
+    /// The plan of a training whose rows have weights.
+    pub fn weighted() -> Self {
+        Self { weighted: true }
     }
 
-    /// Level of the probabilities and of the labels.
+    /// Whether rows have weights.
+    pub fn is_weighted(self) -> bool {
+        self.weighted
+    }
+
+    /// Level of the probabilities, and of the weights of rows.
     pub fn probabilities(self) -> usize {
-        self.probabilities
+        Self::DEPTH + usize::from(self.weighted)
+    }
+
+    /// Level of the labels, and of their differences to the probabilities.
+    pub fn labels(self) -> usize {
+        Self::DEPTH
     }
 
     /// Level of freshly encrypted features. Their row-shifted versions cost one level.
     pub fn fresh_features(self) -> usize {
-        self.probabilities
+        Self::DEPTH
     }
 
     /// Level of the row-shifted versions of the features, the partners of all products.
     pub fn features(self) -> usize {
-        self.probabilities - 1
+        Self::DEPTH - 1
     }
 
     /// Level of the shifted and masked differences `D_k`.
     pub fn differences(self) -> usize {
-        self.probabilities - 1
+        Self::DEPTH - 1
     }
 
     /// Level of the gradient of one feature block.
     pub fn gradient(self) -> usize {
-        self.probabilities - 2
+        Self::DEPTH - 2
     }
 
-    /// Level of the compacted gradient and of the momentum.
-    pub fn momentum(self) -> usize {
-        self.probabilities - 3
-    }
-
-    /// Level of the classifier.
+    /// Level of the compacted gradient, of the momentum and of the classifier.
     pub fn weights(self) -> usize {
-        self.probabilities - 4
+        Self::DEPTH - 3
     }
 
     /// Level of the expanded blocks of the classifier.
     pub fn expanded(self) -> usize {
-        self.probabilities - 5
+        Self::DEPTH - 4
     }
 
     /// Level of the products with one row-shifted version.
     pub fn partial_logits(self) -> usize {
-        self.probabilities - 6
+        Self::DEPTH - 5
     }
 
     /// Level of the logits.
     pub fn logits(self) -> usize {
-        self.probabilities - 7
+        Self::DEPTH - 6
     }
 }

@@ -1,5 +1,6 @@
 //! Packs features, labels and weights into slots, and unpacks weights and logits.
 
+use crate::nesterov::{LOG_WEIGHT_SCALE, WeightsAndBias};
 use crate::{Error, Geometry, Matrix, Result};
 use hetal_circuits::Complex64;
 
@@ -23,6 +24,11 @@ pub fn features(g: &Geometry, x: &Matrix) -> Result<Vec<Vec<Complex64>>> {
 
 /// The slots of a batch of labels: 1 where sample `i` has class `(i + j) mod c'`, else 0.
 pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
+    weighted_labels(g, labels, None)
+}
+
+/// [`labels`], times the weight of the row.
+pub fn weighted_labels(g: &Geometry, labels: &[usize], weights: Option<&[f64]>) -> Result<Vec<Complex64>> {
     if labels.len() > g.rows() {
         let (rows, must_rows) = (labels.len(), g.rows());
         return Err(Error::Shape { what: "a batch of labels", rows, columns: 1, must_rows, must_columns: 1 });
@@ -30,25 +36,48 @@ pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
     if let Some(row) = labels.iter().position(|&l| l >= g.classes()) {
         return Err(Error::Label { row, label: labels[row], classes: g.classes() });
     }
+    if let Some(weights) = weights.filter(|weights| weights.len() != labels.len()) {
+        return Err(Error::LabelCount { rows: weights.len(), labels: labels.len() });
+    }
+    let weight = |i: usize| weights.map_or(1.0, |weights| weights[i]);
     let hit = |j, i| labels.get(i).is_some_and(|&label| label == g.class(j, i));
-    Ok(slots(g, |j, i| Complex64::new(f64::from(hit(j, i)), 0.0)))
+    Ok(slots(g, |j, i| Complex64::new(if hit(j, i) { weight(i) } else { 0.0 }, 0.0)))
 }
 
 /// The slots of a classifier with weights `w` (classes x features + 1, the bias in the last
-/// column), one vector per part: `W_c[j, u, rho] = w[k, h] + i w[k, h + pairs]` with
-/// `h = b s1 + j`, class `k = (rho + j) mod c'` and `b` the block of group `u`; the group after the
-/// last block holds the bias in its first column.
+/// column), one vector per part: `W_c[j, u, rho] = S (w[k, h] + i w[k, h + pairs])` with
+/// `h = b s1 + j`, class `k = (rho + j) mod c'`, `b` the block of group `u` and
+/// `S = 2^LOG_WEIGHT_SCALE`; the group after the last block holds the bias in its first column.
 pub fn weights(g: &Geometry, w: &Matrix) -> Result<Vec<Vec<Complex64>>> {
     w.require("a classifier", g.classes(), g.features() + 1)?;
-    let weight = |k: usize, h: usize| if h < g.features() { w[(k, h)] } else { 0.0 };
+    let scaled = |value: f64| libm::ldexp(value, LOG_WEIGHT_SCALE as i32);
+    let weight = |k: usize, h: usize| if h < g.features() { scaled(w[(k, h)]) } else { 0.0 };
     let part = |part: usize| {
         slots(g, |j, i| match place_of_weights(g, part, j, i) {
             Some((k, Weights::Pair(pair))) => Complex64::new(weight(k, pair), weight(k, pair + g.pairs())),
-            Some((k, Weights::Bias)) => Complex64::new(w[(k, g.features())], 0.0),
+            Some((k, Weights::Bias)) => Complex64::new(scaled(w[(k, g.features())]), 0.0),
             None => Complex64::ZERO,
         })
     };
     Ok((0..g.parts()).map(part).collect())
+}
+
+/// A factor for every weight of a part and one for every bias; 0 in slots that hold neither.
+pub(crate) fn factors(g: &Geometry, part: usize, factors: WeightsAndBias) -> Vec<Complex64> {
+    slots(g, |j, i| match place_of_weights(g, part, j, i) {
+        Some((_, Weights::Pair(_))) => Complex64::new(factors.weights, 0.0),
+        Some((_, Weights::Bias)) => Complex64::new(factors.bias, 0.0),
+        None => Complex64::ZERO,
+    })
+}
+
+/// The slots of the weights of rows: that of sample `i` in every column.
+pub fn row_weights(g: &Geometry, weights: &[f64]) -> Result<Vec<Complex64>> {
+    if weights.len() > g.rows() {
+        let (rows, must_rows) = (weights.len(), g.rows());
+        return Err(Error::Shape { what: "the weights of a batch", rows, columns: 1, must_rows, must_columns: 1 });
+    }
+    Ok(slots(g, |_, i| Complex64::new(weights.get(i).copied().unwrap_or(0.0), 0.0)))
 }
 
 /// The classifier (classes x features + 1) in the slots of its parts: the inverse of [`weights`].
@@ -58,16 +87,17 @@ pub fn unpack_weights(g: &Geometry, parts: &[impl AsRef<[Complex64]>]) -> Result
         return Err(Error::Shape { what: "the parts of a classifier", rows, columns, must_rows, must_columns: 1 });
     }
     let mut w = Matrix::zeros(g.classes(), g.features() + 1);
+    let unscaled = |value: f64| libm::ldexp(value, -(LOG_WEIGHT_SCALE as i32));
     for (part, slots) in parts.iter().enumerate() {
         check_length(g, slots.as_ref())?;
         for (slot, value) in slots.as_ref().iter().enumerate() {
             let (j, i) = g.place(slot);
             match place_of_weights(g, part, j, i) {
-                Some((k, Weights::Bias)) => w[(k, g.features())] = value.re,
+                Some((k, Weights::Bias)) => w[(k, g.features())] = unscaled(value.re),
                 Some((k, Weights::Pair(pair))) => {
-                    w[(k, pair)] = value.re;
+                    w[(k, pair)] = unscaled(value.re);
                     if pair + g.pairs() < g.features() {
-                        w[(k, pair + g.pairs())] = value.im;
+                        w[(k, pair + g.pairs())] = unscaled(value.im);
                     }
                 }
                 None => {}

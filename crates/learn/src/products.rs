@@ -1,6 +1,7 @@
 //! The matrix products of an iteration, logits `X W^T` and gradients `D^T X`, for a classifier in a
 //! few ciphertexts.
 
+use crate::nesterov::{LOG_WEIGHT_SCALE, WeightsAndBias};
 use crate::packing::mask;
 use crate::{Error, Geometry, LevelPlan, Result};
 use hetal_circuits::{Diagonal, Engine, Multiplication};
@@ -29,14 +30,19 @@ pub struct Products<E: Engine> {
     geometry: Geometry,
     level_plan: LevelPlan,
     shifts: Vec<E::Transform>,
-    groups: Vec<E::Plaintext>,
+    groups: Vec<E::Pattern>,
     bias_groups: Vec<E::Plaintext>,
+    /// The masks of the last expansion, with its factor.
+    scaled_groups: Mutex<Option<(f64, ScaledGroups<E>)>>,
     skews: Vec<E::Transform>,
     compact_groups: Vec<E::Plaintext>,
     compact_bias_groups: Vec<E::Plaintext>,
     /// Keyed by the rows of a batch: all batches but the last have the same number.
     unskews: Mutex<BTreeMap<usize, Arc<Unskews<E>>>>,
 }
+
+/// The masks of the groups for one factor of the weights.
+type ScaledGroups<E> = Arc<Vec<<E as Engine>::Plaintext>>;
 
 /// The masks of each `D_k`, each with the rotation that precedes it.
 type Unskews<E> = Vec<Vec<(i64, <E as Engine>::Pattern)>>;
@@ -51,20 +57,23 @@ impl<E: Engine> Products<E> {
         // The real part is computed as L + conj L, so the masks before it contain the factor 1/2.
         let half = 0.5 / scale;
         let class_count = g.padded_classes();
-        let groups = |place: Multiplication, columns: usize| -> Result<Vec<E::Plaintext>> {
-            let group = |u| engine.encode(&mask(g, 1.0, |j, i| j < columns && i / class_count == u), place);
-            Ok((0..g.window()).map(group).collect::<hetal_circuits::Result<_>>()?)
+        let group = |u: usize, columns: usize, value: f64| mask(g, value, |j, i| j < columns && i / class_count == u);
+        let groups = |place: Multiplication, columns: usize, value: f64| -> Result<Vec<E::Plaintext>> {
+            let encoded = |u| engine.encode(&group(u, columns, value), place);
+            Ok((0..g.window()).map(encoded).collect::<hetal_circuits::Result<_>>()?)
         };
         let all = g.columns();
+        let patterns = (0..g.window()).map(|u| engine.pattern(&group(u, all, 1.0)));
         let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(level_plan.fresh_features()));
         let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(level_plan.partial_logits()));
         Ok(Self {
             shifts: (1..class_count).map(shift).collect::<hetal_circuits::Result<_>>()?,
-            groups: groups(Multiplication::for_partner(level_plan.weights(), level_plan.features()), all)?,
-            bias_groups: groups(at_one_below(level_plan.weights()), 1)?,
+            groups: patterns.collect::<hetal_circuits::Result<_>>()?,
+            bias_groups: groups(at_one_below(level_plan.weights()), 1, weight_unit())?,
+            scaled_groups: Mutex::default(),
             skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
-            compact_groups: groups(Multiplication::at(level_plan.gradient()), all)?,
-            compact_bias_groups: groups(Multiplication::at(level_plan.gradient()), 1)?,
+            compact_groups: groups(Multiplication::at(level_plan.gradient()), all, 1.0)?,
+            compact_bias_groups: groups(Multiplication::at(level_plan.gradient()), 1, 1.0)?,
             unskews: Mutex::default(),
             geometry,
             level_plan,
@@ -94,25 +103,45 @@ impl<E: Engine> Products<E> {
     }
 
     /// Repeats every feature block of a classifier over all rows: `E_b[j, u, rho] = W_c[j, b, rho]`
-    /// for all `u`.
-    pub fn expand(&self, engine: &E, weights: &[E::Ciphertext]) -> Result<Expanded<E::Ciphertext>> {
+    /// for all `u`. The weights, but not the bias, are multiplied by `factor`.
+    pub fn expand(&self, engine: &E, weights: &[E::Ciphertext], factor: f64) -> Result<Expanded<E::Ciphertext>> {
         self.check_parts(weights)?;
+        let groups = self.scaled_groups(engine, factor)?;
         let mut blocks = Vec::with_capacity(self.geometry.blocks() + 1);
         for (part, weights) in weights.iter().enumerate() {
-            blocks.extend(self.expand_part(engine, part, weights)?);
+            blocks.extend(self.expand_part(engine, part, weights, &groups)?);
         }
         let bias = blocks.pop().ok_or(hetal_circuits::Error::Empty("a classifier"))?;
         Ok(Expanded { blocks, bias })
     }
 
+    /// The masks of the groups times `factor`. Without L2 it is always the same.
+    fn scaled_groups(&self, engine: &E, factor: f64) -> Result<ScaledGroups<E>> {
+        let mut known = self.scaled_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, groups)) = known.as_ref().filter(|(scaled, _)| *scaled == factor) {
+            return Ok(Arc::clone(groups));
+        }
+        let place = Multiplication::for_partner(self.level_plan.weights(), self.level_plan.features());
+        let encoded = |pattern| engine.encode_pattern(pattern, factor * weight_unit(), place);
+        let groups: ScaledGroups<E> = Arc::new(self.groups.iter().map(encoded).collect::<hetal_circuits::Result<_>>()?);
+        *known = Some((factor, Arc::clone(&groups)));
+        Ok(groups)
+    }
+
     /// The blocks of one part, with the bias if the part has it.
-    fn expand_part(&self, engine: &E, part: usize, weights: &E::Ciphertext) -> Result<Vec<E::Ciphertext>> {
+    fn expand_part(
+        &self,
+        engine: &E,
+        part: usize,
+        weights: &E::Ciphertext,
+        groups: &[E::Plaintext],
+    ) -> Result<Vec<E::Ciphertext>> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let weights = engine.drop_to(weights, self.level_plan.weights())?;
         let rotations: Vec<i64> = self.offsets(part).map(|d| self.group_rotation(d)).collect();
         let rotated = engine.rotate_many(&weights, &rotations)?;
         let block = |(group, block): (usize, usize)| -> Result<E::Ciphertext> {
-            let masks = if block < self.geometry.blocks() { &self.groups } else { &self.bias_groups };
+            let masks = if block < self.geometry.blocks() { groups } else { &self.bias_groups };
             // Group u takes this group from the rotation by group - u, which is entry group - u +
             // window - 1.
             let terms: Vec<_> = (0..window).map(|u| (&rotated[group + window - 1 - u], &masks[u])).collect();
@@ -146,19 +175,20 @@ impl<E: Engine> Products<E> {
         Ok(engine.add(&sum, &engine.conjugate(&sum)?)?)
     }
 
-    /// `factor * D^T X` over the first `rows` rows, packed like a classifier (all parts, bias
-    /// included). `D` is packed like logits. The values of its padded rows and classes are ignored.
+    /// `D^T X` over the first `rows` rows times a factor, packed like a classifier (all parts, bias
+    /// included) but not scaled. `D` is packed like logits. The values of its padded rows and
+    /// classes are ignored.
     pub fn gradient(
         &self,
         engine: &E,
         versions: &Versions<E::Ciphertext>,
         differences: &E::Ciphertext,
         rows: usize,
-        factor: f64,
+        factors: WeightsAndBias,
     ) -> Result<Vec<E::Ciphertext>> {
         self.check_versions(versions)?;
-        let differences = engine.drop_to(differences, self.level_plan.probabilities())?;
-        let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factor)?;
+        let differences = engine.drop_to(differences, self.level_plan.labels())?;
+        let (shifted, bias) = self.shifted_differences(engine, &differences, rows, factors)?;
         let window = self.geometry.window();
         // The bias has no features.
         let block = |versions: Option<&Vec<E::Ciphertext>>| {
@@ -173,33 +203,34 @@ impl<E: Engine> Products<E> {
     }
 
     /// `D_k[j, i] = factor * D[j + k, i - k]` for every `k`, prepared for the features, and their
-    /// sum (the bias's gradient).
+    /// sum with the bias's factor (the bias's gradient).
     fn shifted_differences(
         &self,
         engine: &E,
         differences: &E::Ciphertext,
         rows: usize,
-        factor: f64,
+        factors: WeightsAndBias,
     ) -> Result<(Vec<E::Ciphertext>, E::Ciphertext)> {
         let unskews = self.unskews(engine, rows)?;
         let rotations: Vec<i64> = unskews.iter().flatten().map(|(rotation, _)| *rotation).collect();
         let rotated = engine.rotate_many(differences, &rotations)?;
-        let level = self.level_plan.probabilities();
-        let encode = |part: &[(i64, E::Pattern)], place| -> hetal_circuits::Result<Vec<E::Plaintext>> {
+        let level = self.level_plan.labels();
+        let encode = |part: &[(i64, E::Pattern)], factor, place| -> hetal_circuits::Result<Vec<E::Plaintext>> {
             part.iter().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
         };
         let mut rest = rotated.as_slice();
         let mut shifted = Vec::new();
         for part in unskews.iter() {
             let (terms, others) = rest.split_at(part.len());
-            let masks = encode(part, Multiplication::for_partner(level, self.level_plan.features()))?;
+            let place = Multiplication::for_partner(level, self.level_plan.features());
+            let masks = encode(part, factors.weights, place)?;
             shifted.push(engine.sum_of_plain_products(&terms.iter().zip(&masks).collect::<Vec<_>>())?);
             rest = others;
         }
         // The bias has no features: the same masks again, for an ordinary result at the level of
         // the gradient.
-        let masks: Vec<Vec<_>> =
-            unskews.iter().map(|part| encode(part, at_one_below(level))).collect::<hetal_circuits::Result<_>>()?;
+        let encode_bias = |part: &Vec<_>| encode(part, factors.bias, at_one_below(level));
+        let masks: Vec<Vec<_>> = unskews.iter().map(encode_bias).collect::<hetal_circuits::Result<_>>()?;
         let terms: Vec<_> = rotated.iter().zip(masks.iter().flatten()).collect();
         Ok((shifted, engine.sum_of_plain_products(&terms)?))
     }
@@ -284,6 +315,11 @@ impl<E: Engine> Products<E> {
         let what = "the versions of a batch of features";
         Err(Error::Shape { what, rows: versions.len(), columns, must_rows, must_columns })
     }
+}
+
+/// The masks that expand a classifier undo the scale of its weights.
+fn weight_unit() -> f64 {
+    libm::ldexp(1.0, -(LOG_WEIGHT_SCALE as i32))
 }
 
 /// A multiplication at `level` whose result is two levels lower; the lower result costs nothing.

@@ -1,7 +1,7 @@
 //! The plaintext reference: the same training on plain numbers, with which an encrypted run is
 //! compared.
 
-use crate::nesterov::{Momentum, MomentumSchedule};
+use crate::nesterov::{Momentum, Recursion, StepSize};
 use crate::{Matrix, Result};
 
 /// A classifier in plaintext training (classes x features + 1, the bias in the last column).
@@ -9,13 +9,13 @@ use crate::{Matrix, Result};
 pub struct ReferenceModel {
     weights: Matrix,
     lookahead: Matrix,
-    schedule: MomentumSchedule,
+    recursion: Recursion,
 }
 
 impl ReferenceModel {
     /// A model before its first step.
     pub fn new(weights: Matrix, momentum: Momentum) -> Self {
-        Self { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
+        Self { lookahead: weights.clone(), weights, recursion: Recursion::new(momentum) }
     }
 
     /// The weights `W`.
@@ -28,13 +28,25 @@ impl ReferenceModel {
         &self.lookahead
     }
 
-    /// One step `W' = V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a
+    /// One step `W' = decay V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a
     /// batch, with any row softmax. Returns the smallest and the largest logit.
     pub fn step(
         &mut self,
         x: &Matrix,
         labels: &[usize],
-        rate: f64,
+        size: StepSize,
+        softmax: impl Fn(&mut [f64]),
+    ) -> Result<(f64, f64)> {
+        self.weighted_step(x, labels, None, size, softmax)
+    }
+
+    /// [`ReferenceModel::step`] with a weight for each row.
+    pub fn weighted_step(
+        &mut self,
+        x: &Matrix,
+        labels: &[usize],
+        row_weights: Option<&[f64]>,
+        size: StepSize,
         softmax: impl Fn(&mut [f64]),
     ) -> Result<(f64, f64)> {
         let mut differences = logits(x, &self.lookahead)?;
@@ -45,17 +57,39 @@ impl ReferenceModel {
             if let Some(p) = row.get_mut(label) {
                 *p -= 1.0;
             }
+            let weight = row_weights.and_then(|weights| weights.get(i)).copied().unwrap_or(1.0);
+            row.iter_mut().for_each(|d| *d *= weight);
         }
         let gradient = gradient(x, &differences)?;
-        let factor = rate / x.rows().max(1) as f64;
-        let (beta, schedule) = self.schedule.advance();
-        self.schedule = schedule;
-        let (rows, columns) = (self.weights.rows(), self.weights.columns());
-        let weights = Matrix::from_fn(rows, columns, |k, h| self.lookahead[(k, h)] - factor * gradient[(k, h)]);
-        self.lookahead =
-            Matrix::from_fn(rows, columns, |k, h| weights[(k, h)] + beta * (weights[(k, h)] - self.weights[(k, h)]));
-        self.weights = weights;
+        self.descend(&gradient, size, size.rate / x.rows().max(1) as f64);
         Ok(range)
+    }
+
+    fn descend(&mut self, gradient: &Matrix, size: StepSize, factor: f64) {
+        let (recursion, beta) = self.recursion.advance_refreshed(size);
+        self.recursion = recursion;
+        let (rows, columns) = (self.weights.rows(), self.weights.columns());
+        // The bias, in the last column, does not decay.
+        let decay = |h: usize| if h + 1 == columns { 1.0 } else { size.decay() };
+        let beta = |h: usize| if h + 1 == columns { beta.bias } else { beta.weights };
+        let weights =
+            Matrix::from_fn(rows, columns, |k, h| decay(h) * self.lookahead[(k, h)] - factor * gradient[(k, h)]);
+        self.lookahead =
+            Matrix::from_fn(rows, columns, |k, h| weights[(k, h)] + beta(h) * (weights[(k, h)] - self.weights[(k, h)]));
+        self.weights = weights;
+    }
+
+    /// Refreshes the model as [`crate::trainer::Trainer::refresh`] does, which changes how the next
+    /// momentum is rounded.
+    pub fn refresh(&mut self) {
+        self.recursion = self.recursion.refreshed();
+    }
+
+    /// Refreshes the model if a session would, before its weights are judged.
+    pub fn prepare_for_judgement(&mut self) {
+        if !self.recursion.has_plain_weights() {
+            self.refresh();
+        }
     }
 }
 

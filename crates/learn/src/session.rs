@@ -6,7 +6,7 @@
 
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
-use crate::nesterov::MomentumSchedule;
+use crate::nesterov::{Recursion, StepSize};
 use crate::trainer::ModelState;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -18,16 +18,16 @@ pub const MOST_REPEATS: usize = 8;
 /// The next action of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// A step on a batch, at a rate, with the softmax of a range. Answered by [`Session::stepped`].
+    /// A step on a batch, of a size, with the softmax of a range. Answered by [`Session::stepped`].
     Step {
         /// The batch.
         batch: usize,
-        /// The learning rate.
-        rate: f64,
+        /// The learning rate and the strength of L2.
+        size: StepSize,
         /// The softmax's range.
         range: f64,
     },
-    /// A refresh of the momentum. Answered by [`Session::stepped`], too.
+    /// A refresh of the model. Answered by [`Session::stepped`], too.
     Refresh,
     /// Send validation logits of [`Session::weights`] to the client. Answered by
     /// [`Session::judged`].
@@ -126,21 +126,30 @@ impl<C: Clone> Session<C> {
     /// What the driver must do next.
     pub fn next_action(&self) -> Action {
         match self.phase {
-            Phase::Training if self.model.needs_refresh() => Action::Refresh,
-            Phase::Training => Action::Step { batch: self.batch, rate: self.rate, range: self.range },
+            Phase::Training | Phase::Judging if self.needs_refresh() => Action::Refresh,
+            Phase::Training => {
+                let size = StepSize { rate: self.rate, alpha: self.agreement.alpha };
+                Action::Step { batch: self.batch, size, range: self.range }
+            }
             Phase::Judging => Action::Validate { epoch: self.epoch + 1, range: self.range },
             Phase::Finished => Action::Return,
         }
     }
 
+    /// Whether the model is refreshed next. Weights that are judged and kept carry no factor.
+    fn needs_refresh(&self) -> bool {
+        let to_be_judged = self.phase == Phase::Judging;
+        self.model.needs_refresh() || to_be_judged && !self.model.recursion.has_plain_weights()
+    }
+
     /// The model after the step or the refresh that [`Session::next_action`] asked for.
     pub fn stepped(&mut self, model: ModelState<C>) -> Result<()> {
-        self.expect(Phase::Training, "a step")?;
-        let refresh = self.model.needs_refresh();
-        self.model = model;
-        if refresh {
+        if self.needs_refresh() && self.phase != Phase::Finished {
+            self.model = model;
             return Ok(());
         }
+        self.expect(Phase::Training, "a step")?;
+        self.model = model;
         self.batch += 1;
         if self.batch == self.batches {
             self.phase = Phase::Judging;
@@ -273,35 +282,29 @@ fn is_one(parts: &usize) -> bool {
 /// The plain part of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ModelRecord {
-    lookahead: bool,
     momentum: bool,
-    scale: f64,
-    /// The state of the momentum schedule.
-    #[serde(rename = "pace")]
-    schedule: MomentumSchedule,
+    recursion: Recursion,
 }
 
 impl ModelRecord {
     fn of<C>(model: &ModelState<C>) -> Self {
-        let (lookahead, momentum) = (model.lookahead.is_some(), model.momentum.is_some());
-        Self { lookahead, momentum, scale: model.scale, schedule: model.schedule }
+        Self { momentum: model.momentum.is_some(), recursion: model.recursion }
     }
 
     fn vectors(&self) -> usize {
-        1 + usize::from(self.lookahead) + usize::from(self.momentum)
+        1 + usize::from(self.momentum)
     }
 
     /// The model, with its vectors in the order of the record.
     fn filled<C>(&self, mut vector: impl FnMut() -> Vec<C>) -> ModelState<C> {
         let weights = vector();
-        let lookahead = self.lookahead.then(&mut vector);
         let momentum = self.momentum.then(&mut vector);
-        ModelState { weights, lookahead, momentum, scale: self.scale, schedule: self.schedule }
+        ModelState { weights, momentum, recursion: self.recursion }
     }
 }
 
 fn ciphertexts<C>(model: &ModelState<C>) -> impl Iterator<Item = &C> {
-    model.weights.iter().chain(model.lookahead.iter().flatten()).chain(model.momentum.iter().flatten())
+    model.weights.iter().chain(model.momentum.iter().flatten())
 }
 
 #[cfg(test)]
@@ -327,9 +330,9 @@ mod tests {
     #[test]
     fn epochs_alternate_with_verdicts() {
         let mut s = session(1, 3);
-        assert_eq!(s.next_action(), Action::Step { batch: 0, rate: 1.0, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Step { batch: 0, size: StepSize::of(1.0), range: 32.0 });
         epoch(&mut s);
-        assert_eq!(s.next_action(), Action::Validate { epoch: 1, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Validate { epoch: 1, range: 32.0 });
         for _ in 0..2 {
             s.judged(Verdict::Continue).unwrap();
             epoch(&mut s);
@@ -382,11 +385,11 @@ mod tests {
     #[test]
     fn the_best_epoch_is_kept() {
         for patience in 1..=3 {
-            let (mut s, mut judge) = (session(patience, 10), crate::Judge::new(patience, 128.0, 3));
+            let (mut s, mut judge) = (session(patience, 10), crate::Judge::new(patience, 32.0, 3));
             let labels = [0];
             for quality in [1.0, 3.0, 2.0, 1.5, 1.0, 0.5] {
                 epoch(&mut s);
-                let logits = crate::Matrix::from_fn(1, 2, |_, k| if k == 0 { quality } else { 0.0 });
+                let logits = crate::Matrix::from_fn(1, 2, |_, k| if k == 0 { quality } else { -quality });
                 s.judged(judge.judge(&logits, &labels).unwrap().verdict).unwrap();
                 if s.next_action() == Action::Return {
                     break;
@@ -404,11 +407,14 @@ mod tests {
         s.judged(Verdict::Continue).unwrap();
         epoch(&mut s);
         s.judged(Verdict::LowerRate).unwrap();
-        assert_eq!((s.weights(), s.next_action()), (&[2, 102][..], Action::Step { batch: 0, rate: 0.5, range: 128.0 }));
+        assert_eq!(
+            (s.weights(), s.next_action()),
+            (&[2, 102][..], Action::Step { batch: 0, size: StepSize::of(0.5), range: 32.0 })
+        );
         epoch(&mut s);
-        assert_eq!(s.next_action(), Action::Validate { epoch: 2, range: 128.0 });
+        assert_eq!(s.next_action(), Action::Validate { epoch: 2, range: 32.0 });
         s.judged(Verdict::WidenRange).unwrap();
-        assert_eq!(s.next_action(), Action::Step { batch: 0, rate: 0.5, range: 512.0 });
+        assert_eq!(s.next_action(), Action::Step { batch: 0, size: StepSize::of(0.5), range: 128.0 });
         assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &[2, 102][..])]);
     }
 
@@ -430,10 +436,10 @@ mod tests {
             epoch(&mut s);
             s.judged(Verdict::Continue).unwrap();
         }
-        let (momentum, lookahead) = (Some(vec![50, 150]), Some(vec![60, 160]));
-        s.stepped(ModelState { momentum, lookahead, scale: 0.1, ..s.model().clone() }).unwrap();
+        let (recursion, _) = s.model().recursion.advance(StepSize { rate: 1.0, alpha: 0.1 });
+        s.stepped(ModelState { momentum: Some(vec![50, 150]), recursion, ..s.model().clone() }).unwrap();
         let (record, ciphertexts) = s.checkpoint();
-        assert_eq!(ciphertexts, [&6, &106, &60, &160, &50, &150, &6, &106, &4, &104, &6, &106]);
+        assert_eq!(ciphertexts, [&6, &106, &50, &150, &6, &106, &4, &104, &6, &106]);
         let text = serde_json::to_string(&record).unwrap();
         let ciphertexts: Vec<u32> = ciphertexts.into_iter().copied().collect();
         let again = Session::resume(serde_json::from_str(&text).unwrap(), ciphertexts.clone()).unwrap();
@@ -460,14 +466,17 @@ mod tests {
     /// Stored checkpoints must stay readable: the names in the record are fixed.
     #[test]
     fn the_names_in_a_checkpoint_do_not_change() {
-        let model = r#"{"lookahead":false,"momentum":false,"scale":1.0,"pace":{"momentum":"Nesterov","lambda":1.0}}"#;
+        let model = concat!(
+            r#"{"momentum":false,"recursion":{"schedule":{"momentum":"Nesterov","lambda":1.0},"multiple":32768,"#,
+            r#""weight_factor":1.0,"lookahead_factor":1.0}}"#
+        );
         let agreement = concat!(
             r#"{"batch":1024,"rate":1.0,"lowering":0.5,"momentum":"Nesterov","patience":3,"#,
-            r#""max_epochs":50,"range":128.0,"seed":0,"rate_hidden":false}"#
+            r#""max_epochs":50,"range":32.0,"seed":0,"alpha":0.0,"weighted":false,"circuit":1,"rate_hidden":false}"#
         );
         let expected = format!(
             r#"{{"agreement":{agreement},"batches":1,"model":{model},"epoch_start":{model},"kept":[],"epoch":0,"#
-        ) + r#""batch":0,"rate":1.0,"range":128.0,"repeats":0,"phase":"Training"}"#;
+        ) + r#""batch":0,"rate":1.0,"range":32.0,"repeats":0,"phase":"Training"}"#;
         let (record, _) = Session::new(AgreementLimits::default().defaults, 1, vec![7]).unwrap().checkpoint();
         assert_eq!(serde_json::to_string(&record).unwrap(), expected);
     }

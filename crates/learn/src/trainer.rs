@@ -1,48 +1,46 @@
 //! One iteration of encrypted training: logits, softmax, gradient, step.
 
-use crate::nesterov::{Momentum, MomentumSchedule};
+use crate::nesterov::{LOG_WEIGHT_BOUND, LOG_WEIGHT_SCALE, Momentum, Recursion, StepSize, WeightsAndBias};
+use crate::packing;
 use crate::products::{Expanded, Products, Versions};
 use crate::softmax::{Constants, Sharpen};
 use crate::{Error, Geometry, LevelPlan, Result};
 use hetal_circuits::clear::{Clear, KeyRequirements, OpCounts, OpKind};
-use hetal_circuits::{Complex64, Engine};
+use hetal_circuits::{Complex64, Engine, Multiplication};
 
 /// A batch on the server, or a piece of one ([`Geometry::pieces`]), with its row-shifted versions.
 #[derive(Clone, Debug)]
 pub struct Batch<C> {
     /// All row-shifted versions of the features.
     pub versions: Versions<C>,
-    /// The labels.
+    /// The labels, times the weights of their rows.
     pub labels: C,
+    /// The weights of the rows, if they differ.
+    pub row_weights: Option<C>,
     /// Rows that are not padding.
     pub rows: usize,
 }
 
-/// A classifier in training. Each of its vectors takes [`Geometry::parts`] ciphertexts. The
-/// momentum is stored divided by `scale`, so that a step only adds to it and costs no level.
+/// A classifier in training. Each of its vectors takes [`Geometry::parts`] ciphertexts.
 #[derive(Clone, Debug)]
 pub struct ModelState<C> {
-    /// The weights `W`.
+    /// The weights `W`, times `2^LOG_WEIGHT_SCALE` and divided by the recursion's weight factor.
     pub weights: Vec<C>,
-    /// `V`, at which the next gradient is computed; `None` stands for `W`.
-    pub lookahead: Option<Vec<C>>,
-    /// The momentum `W_t - W_(t-1)` divided by `scale`; `None` stands for zero.
+    /// `m` of the recursion; `None` stands for zero.
     pub momentum: Option<Vec<C>>,
-    /// The product of all `beta_t` since the last refresh (`B`).
-    pub scale: f64,
-    /// The state of the momentum schedule.
-    pub schedule: MomentumSchedule,
+    /// The public numbers of the recursion.
+    pub recursion: Recursion,
 }
 
 impl<C> ModelState<C> {
-    /// A model before its first step.
+    /// A model before its first step, with weights as [`packing::weights`] packs them.
     pub fn new(weights: Vec<C>, momentum: Momentum) -> Self {
-        Self { weights, lookahead: None, momentum: None, scale: 1.0, schedule: MomentumSchedule::new(momentum) }
+        Self { weights, momentum: None, recursion: Recursion::new(momentum) }
     }
 
-    /// Whether the momentum should be refreshed before the next step.
+    /// Whether the model should be refreshed before the next step.
     pub fn needs_refresh(&self) -> bool {
-        self.momentum.is_some() && self.scale * REFRESH_BEYOND < 1.0
+        self.recursion.needs_refresh()
     }
 }
 
@@ -66,30 +64,19 @@ impl Stage {
     }
 }
 
-/// The momentum is refreshed when `1 / scale` exceeds this: the stored momentum grows with it.
-pub const REFRESH_BEYOND: f64 = 4096.0;
-
 /// The circuit of an iteration for one batch shape: masks and plaintexts, encoded once.
 pub struct Trainer<E: Engine> {
     products: Products<E>,
     softmax: Sharpen<E>,
-    log_momentum_bound: u32,
 }
 
 impl<E: Engine> Trainer<E> {
-    /// Encodes the circuit. `log_momentum_bound` bounds the momentum at a refresh:
-    /// `|W_t - W_(t-1)| <= 2^bound`.
-    pub fn new(
-        engine: &E,
-        geometry: Geometry,
-        level_plan: LevelPlan,
-        constants: Constants,
-        log_momentum_bound: u32,
-    ) -> Result<Self> {
+    /// Encodes the circuit.
+    pub fn new(engine: &E, geometry: Geometry, level_plan: LevelPlan, constants: Constants) -> Result<Self> {
         let scale = constants.scale;
         let softmax = Sharpen::new(engine, constants, &geometry, level_plan.probabilities())?;
         let products = Products::new(engine, geometry, level_plan, scale)?;
-        Ok(Self { products, softmax, log_momentum_bound })
+        Ok(Self { products, softmax })
     }
 
     /// The matrix products.
@@ -115,17 +102,17 @@ impl<E: Engine> Trainer<E> {
             let must = "at least 1 and no more than the batch";
             return Err(Error::Invalid { what: "rows", value: rows as f64, must });
         }
-        Ok(Batch { versions: self.products.versions(engine, features)?, labels, rows })
+        Ok(Batch { versions: self.products.versions(engine, features)?, labels, row_weights: None, rows })
     }
 
-    /// `logit / scale` of a batch under some weights.
+    /// `logit / scale` of a batch under some weights, as [`packing::weights`] packs them.
     pub fn logits(
         &self,
         engine: &E,
         versions: &Versions<E::Ciphertext>,
         weights: &[E::Ciphertext],
     ) -> Result<E::Ciphertext> {
-        self.products.logits(engine, versions, &self.products.expand(engine, weights)?)
+        self.products.logits(engine, versions, &self.products.expand(engine, weights, 1.0)?)
     }
 
     /// One step of gradient descent on a batch.
@@ -134,9 +121,9 @@ impl<E: Engine> Trainer<E> {
         engine: &E,
         model: &ModelState<E::Ciphertext>,
         batch: &Batch<E::Ciphertext>,
-        rate: f64,
+        size: StepSize,
     ) -> Result<ModelState<E::Ciphertext>> {
-        self.step_observed(engine, model, batch, rate, &mut |_| {})
+        self.step_observed(engine, model, batch, size, &mut |_| {})
     }
 
     /// [`Trainer::step`] that calls `ended` with each stage when it ends, for profiles.
@@ -145,75 +132,97 @@ impl<E: Engine> Trainer<E> {
         engine: &E,
         model: &ModelState<E::Ciphertext>,
         batch: &Batch<E::Ciphertext>,
-        rate: f64,
+        size: StepSize,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<ModelState<E::Ciphertext>> {
-        let mut step = self.begin(model, batch.rows, rate);
+        let mut step = self.begin(model, batch.rows, size);
         step.add(engine, batch, ended)?;
         step.finish(engine, ended)
     }
 
     /// Begins a step on a batch of `rows` rows, whose pieces follow by [`GradientStep::add`].
-    pub fn begin<'a>(&'a self, model: &'a ModelState<E::Ciphertext>, rows: usize, rate: f64) -> GradientStep<'a, E> {
-        let factor = rate / (rows as f64 * model.scale);
-        GradientStep { trainer: self, model, factor, rows_left: rows, expanded: None, gradient: None }
+    pub fn begin<'a>(
+        &'a self,
+        model: &'a ModelState<E::Ciphertext>,
+        rows: usize,
+        size: StepSize,
+    ) -> GradientStep<'a, E> {
+        let WeightsAndBias { weights, bias } = model.recursion.gradient_factors(size);
+        let factors = WeightsAndBias { weights: weights / rows as f64, bias: bias / rows as f64 };
+        GradientStep { trainer: self, model, size, factors, rows_left: rows, point: None, gradient: None }
     }
 
-    /// `factor` times the gradient of a piece with those logits.
+    /// The gradient of a piece with those logits, times factors.
     fn gradient(
         &self,
         engine: &E,
         piece: &Batch<E::Ciphertext>,
         logits: &E::Ciphertext,
-        factor: f64,
+        factors: WeightsAndBias,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<Vec<E::Ciphertext>> {
         let probabilities = self.softmax.evaluate(engine, logits)?;
         ended(Stage::Softmax);
-        let differences = engine.sub(&probabilities, &piece.labels)?;
-        let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factor)?;
+        let weighted = match &piece.row_weights {
+            Some(weights) => engine.mul(&probabilities, weights)?,
+            None => probabilities,
+        };
+        let differences = engine.sub(&weighted, &piece.labels)?;
+        let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factors)?;
         ended(Stage::Gradient);
         Ok(gradient)
     }
 
-    /// `n <- n - G / B; W <- W + B n; V = W + beta B n; B <- beta B`, for a gradient that is
-    /// already divided by `B`.
-    fn descend(
+    /// `w + k m`, which stands for `V`.
+    fn lookahead(&self, engine: &E, model: &ModelState<E::Ciphertext>) -> Result<Vec<E::Ciphertext>> {
+        let Some(momentum) = &model.momentum else { return Ok(model.weights.clone()) };
+        let k = model.recursion.multiple();
+        each(&model.weights, momentum, |w, m| engine.add(w, &engine.mul_integer(m, k)?))
+    }
+
+    /// The same model with the numbers of a fresh recursion, by one bootstrap of the momentum for
+    /// each part. Without L2 the weights lose nothing and need no bootstrap.
+    pub fn refresh(&self, engine: &E, model: &ModelState<E::Ciphertext>) -> Result<ModelState<E::Ciphertext>> {
+        let recursion = model.recursion.refreshed();
+        if model.recursion.has_plain_weights() {
+            let [_, of_momentum] = model.recursion.refreshing();
+            let fresh = |momentum: &E::Ciphertext| {
+                let scaled = engine.mul_constant(momentum, Complex64::new(of_momentum.bias, 0.0))?;
+                self.bootstrapped(engine, &scaled, 0)
+            };
+            let momentum = model.momentum.as_ref().map(|parts| parts.iter().map(fresh).collect::<Result<_>>());
+            return Ok(ModelState { weights: model.weights.clone(), momentum: momentum.transpose()?, recursion });
+        }
+        let parts = (0..model.weights.len()).collect();
+        let fresh = engine.concurrently(parts, |part| self.refresh_part(engine, model, part))?;
+        let (weights, momentum): (Vec<_>, Vec<_>) = fresh.into_iter().unzip();
+        Ok(ModelState { weights, momentum: momentum.into_iter().collect(), recursion })
+    }
+
+    /// The weights and the momentum of one part, each bootstrapped.
+    fn refresh_part(
         &self,
         engine: &E,
         model: &ModelState<E::Ciphertext>,
-        gradient: &[E::Ciphertext],
-    ) -> Result<ModelState<E::Ciphertext>> {
-        let (beta, schedule) = model.schedule.advance();
-        let momentum: Vec<_> = match &model.momentum {
-            Some(momentum) => each(momentum, gradient, |n, g| engine.sub(n, g))?,
-            None => gradient.iter().map(|g| engine.neg(g)).collect::<hetal_circuits::Result<_>>()?,
-        };
-        let moved = |from: &[E::Ciphertext], factor: f64| {
-            each(from, &momentum, |w, n| engine.add(w, &engine.mul_constant(n, Complex64::new(factor, 0.0))?))
-        };
-        let weights = moved(&model.weights, model.scale)?;
-        if beta == 0.0 {
-            return Ok(ModelState { weights, lookahead: None, momentum: None, scale: model.scale, schedule });
-        }
-        let lookahead = Some(moved(&weights, beta * model.scale)?);
-        Ok(ModelState { weights, lookahead, momentum: Some(momentum), scale: beta * model.scale, schedule })
+        part: usize,
+    ) -> Result<(E::Ciphertext, Option<E::Ciphertext>)> {
+        let place = Multiplication::at(self.products.level_plan().weights());
+        let encode = |values| engine.encode(&packing::factors(self.products.geometry(), part, values), place);
+        let weights = &model.weights[part];
+        let plain = libm::ldexp(1.0, -(LOG_WEIGHT_SCALE as i32));
+        let of_weights = WeightsAndBias { weights: plain * model.recursion.weight_factor(), bias: plain };
+        let fresh = self.bootstrapped(engine, &engine.mul_plain(weights, &encode(of_weights)?)?, LOG_WEIGHT_BOUND)?;
+        let fresh = engine.mul_integer(&fresh, 1 << LOG_WEIGHT_SCALE)?;
+        let Some(momentum) = &model.momentum else { return Ok((fresh, None)) };
+        let [of_weights, of_momentum] = model.recursion.refreshing();
+        let (of_weights, of_momentum) = (encode(of_weights)?, encode(of_momentum)?);
+        let sum = engine.sum_of_plain_products(&[(weights, &of_weights), (&momentum[part], &of_momentum)])?;
+        Ok((fresh, Some(self.bootstrapped(engine, &sum, 0)?)))
     }
 
-    /// The same model with `scale` 1, by one bootstrap of the momentum for each part. The weights
-    /// lose no levels and need no bootstrap.
-    pub fn refresh(&self, engine: &E, model: &ModelState<E::Ciphertext>) -> Result<ModelState<E::Ciphertext>> {
-        let Some(momentum) = &model.momentum else {
-            return Ok(model.clone());
-        };
-        let fresh = |momentum: &E::Ciphertext| {
-            let scaled = engine.mul_constant(momentum, Complex64::new(model.scale, 0.0))?;
-            // Each slot holds two features, so the momentum is complex.
-            let fresh = engine.bootstrap(&scaled, self.log_momentum_bound)?;
-            engine.drop_to(&fresh, self.products.level_plan().momentum())
-        };
-        let momentum = momentum.iter().map(fresh).collect::<hetal_circuits::Result<_>>()?;
-        Ok(ModelState { momentum: Some(momentum), scale: 1.0, ..model.clone() })
+    /// A part at the level of the classifier again. Each slot holds two features, so it is complex.
+    fn bootstrapped(&self, engine: &E, part: &E::Ciphertext, log_bound: u32) -> Result<E::Ciphertext> {
+        Ok(engine.drop_to(&engine.bootstrap(part, log_bound)?, self.products.level_plan().weights())?)
     }
 }
 
@@ -221,11 +230,18 @@ impl<E: Engine> Trainer<E> {
 pub struct GradientStep<'a, E: Engine> {
     trainer: &'a Trainer<E>,
     model: &'a ModelState<E::Ciphertext>,
-    factor: f64,
+    size: StepSize,
+    factors: WeightsAndBias,
     rows_left: usize,
-    /// The classifier repeated over all rows, kept while pieces follow.
-    expanded: Option<Expanded<E::Ciphertext>>,
+    /// Where the gradient is computed.
+    point: Option<Point<E::Ciphertext>>,
     gradient: Option<Vec<E::Ciphertext>>,
+}
+
+/// `V`, as it is stored and, while pieces follow, repeated over all rows.
+struct Point<C> {
+    lookahead: Vec<C>,
+    expanded: Option<Expanded<C>>,
 }
 
 impl<E: Engine> GradientStep<'_, E> {
@@ -233,7 +249,7 @@ impl<E: Engine> GradientStep<'_, E> {
     pub fn add(&mut self, engine: &E, piece: &Batch<E::Ciphertext>, ended: &mut dyn FnMut(Stage)) -> Result<()> {
         let logits = self.logits(engine, piece)?;
         ended(Stage::Logits);
-        let gradient = self.trainer.gradient(engine, piece, &logits, self.factor, ended)?;
+        let gradient = self.trainer.gradient(engine, piece, &logits, self.factors, ended)?;
         self.gradient = Some(match self.gradient.take() {
             Some(sum) => each(&sum, &gradient, |a, b| engine.add(a, b))?,
             None => gradient,
@@ -244,22 +260,31 @@ impl<E: Engine> GradientStep<'_, E> {
     /// The logits of a piece, at `V`.
     fn logits(&mut self, engine: &E, piece: &Batch<E::Ciphertext>) -> Result<E::Ciphertext> {
         let products = &self.trainer.products;
-        let expanded = match self.expanded.take() {
-            Some(expanded) => expanded,
-            None => products.expand(engine, self.model.lookahead.as_deref().unwrap_or(&self.model.weights))?,
+        let (lookahead, expanded) = match self.point.take() {
+            Some(Point { lookahead, expanded }) => (lookahead, expanded),
+            None => (self.trainer.lookahead(engine, self.model)?, None),
         };
+        let factor = self.model.recursion.lookahead_factor();
+        let expanded = expanded.map_or_else(|| products.expand(engine, &lookahead, factor), Ok)?;
         let logits = products.logits(engine, &piece.versions, &expanded)?;
         self.rows_left = self.rows_left.saturating_sub(piece.rows);
-        self.expanded = (self.rows_left > 0).then_some(expanded);
+        self.point = Some(Point { lookahead, expanded: (self.rows_left > 0).then_some(expanded) });
         Ok(logits)
     }
 
-    /// The model after the step.
+    /// The model after the step: `w' = w + k m - k d`, `m' = m - d`.
     pub fn finish(self, engine: &E, ended: &mut dyn FnMut(Stage)) -> Result<ModelState<E::Ciphertext>> {
-        let gradient = self.gradient.ok_or(Error::NoRows)?;
-        let model = self.trainer.descend(engine, self.model, &gradient)?;
+        let (gradient, point) = self.gradient.zip(self.point).ok_or(Error::NoRows)?;
+        let (recursion, beta) = self.model.recursion.advance(self.size);
+        let k = self.model.recursion.multiple();
+        let weights = each(&point.lookahead, &gradient, |v, d| engine.sub(v, &engine.mul_integer(d, k)?))?;
+        let momentum = match &self.model.momentum {
+            _ if beta.weights == 0.0 => None,
+            Some(momentum) => Some(each(momentum, &gradient, |m, d| engine.sub(m, d))?),
+            None => Some(gradient.iter().map(|d| engine.neg(d)).collect::<hetal_circuits::Result<_>>()?),
+        };
         ended(Stage::Descent);
-        Ok(model)
+        Ok(ModelState { weights, momentum, recursion })
     }
 }
 
@@ -279,29 +304,25 @@ pub fn keys(
     geometry: Geometry,
     level_plan: LevelPlan,
     constants: Constants,
-    log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
-    Ok(dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?.keys())
+    Ok(dry_run(geometry, level_plan, constants, top_level)?.keys())
 }
 
 /// The operations of preparing a batch, of [`DRY_RUN_STEPS`] steps on it and of one refresh.
-fn dry_run(
-    geometry: Geometry,
-    level_plan: LevelPlan,
-    constants: Constants,
-    log_momentum_bound: u32,
-    top_level: usize,
-) -> Result<OpCounts> {
+fn dry_run(geometry: Geometry, level_plan: LevelPlan, constants: Constants, top_level: usize) -> Result<OpCounts> {
     let engine = Clear::new(geometry.slots(), top_level);
-    let trainer = Trainer::new(&engine, geometry, level_plan, constants, log_momentum_bound)?;
+    let trainer = Trainer::new(&engine, geometry, level_plan, constants)?;
     let zeros = vec![Complex64::ZERO; geometry.slots()];
     let fresh = |level| engine.fresh(&zeros, level);
     let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
-    let batch = trainer.batch(&engine, &features, fresh(level_plan.probabilities())?, geometry.rows())?;
+    let mut batch = trainer.batch(&engine, &features, fresh(level_plan.labels())?, geometry.rows())?;
+    if level_plan.is_weighted() {
+        batch.row_weights = Some(fresh(level_plan.probabilities())?);
+    }
     let mut model = ModelState::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
     for _ in 0..DRY_RUN_STEPS {
-        model = trainer.step(&engine, &model, &batch, 1.0)?;
+        model = trainer.step(&engine, &model, &batch, StepSize::of(1.0))?;
     }
     trainer.refresh(&engine, &model)?;
     Ok(engine.op_counts())
@@ -324,17 +345,15 @@ pub fn keys_of_session(
     geometry: Geometry,
     level_plan: LevelPlan,
     range: f64,
-    log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<KeyRequirements> {
-    Ok(needs_of_session(geometry, level_plan, range, log_momentum_bound, top_level)?.keys)
+    Ok(needs_of_session(geometry, level_plan, range, top_level)?.keys)
 }
 
 pub(crate) fn needs_of_session(
     geometry: Geometry,
     level_plan: LevelPlan,
     range: f64,
-    log_momentum_bound: u32,
     top_level: usize,
 ) -> Result<SessionNeeds> {
     let mut ranges = vec![range];
@@ -343,8 +362,8 @@ pub(crate) fn needs_of_session(
     }
     let mut needs = SessionNeeds { keys: KeyRequirements::default(), bootstraps: 0 };
     for range in ranges {
-        let constants = Constants::built_in(geometry.classes(), range)?;
-        let ops = dry_run(geometry, level_plan, constants, log_momentum_bound, top_level)?;
+        let constants = Constants::for_plan(geometry.classes(), range, level_plan)?;
+        let ops = dry_run(geometry, level_plan, constants, top_level)?;
         needs.keys = needs.keys.union(ops.keys());
         let of_steps = ops.count(OpKind::Bootstrap) - geometry.parts() as u64;
         needs.bootstraps = needs.bootstraps.max(of_steps.div_ceil(DRY_RUN_STEPS));

@@ -6,9 +6,9 @@ mod common;
 use common::Random;
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys};
-use hetal_learn::agreement::initial_weights;
+use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::driver::{Ended, EngineHost, drive};
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, ModelState, Trainer};
@@ -25,13 +25,10 @@ struct Parties {
     engine: Encrypted<RnsRing>,
 }
 
-const LOG_MOMENTUM_BOUND: u32 = 0;
-
 impl Parties {
     fn new(set: &str, g: Geometry, level_plan: LevelPlan, constants: &Constants) -> Self {
         let client = TestOwner::new(set, 7);
-        let needs =
-            trainer::keys(g, level_plan, constants.clone(), LOG_MOMENTUM_BOUND, client.params.top_level()).unwrap();
+        let needs = trainer::keys(g, level_plan, constants.clone(), client.params.top_level()).unwrap();
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = TestOwner::new(set, 7).evaluator;
@@ -64,30 +61,32 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
     let (slots, steps) = (1024, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
     assert_eq!(g.parts(), parts);
-    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 32.0).unwrap());
     let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
     let engine = &parties.engine;
-    let trainer = Trainer::new(engine, g, level_plan, constants, LOG_MOMENTUM_BOUND).unwrap();
+    let trainer = Trainer::new(engine, g, level_plan, constants).unwrap();
     let mut random = Random(5);
     let (x, labels) = random.clusters(used, features, classes);
-    let initial = random.matrix(classes, features + 1, 0.01);
+    let mut initial = random.matrix(classes, features + 1, 0.01);
+    centre_over_classes(&mut initial);
 
     let blocks: Vec<_> = packing::features(&g, &x)
         .unwrap()
         .iter()
         .map(|block| parties.encrypt(block, level_plan.fresh_features()))
         .collect();
-    let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), level_plan.probabilities());
+    let sealed_labels = parties.encrypt(&packing::labels(&g, &labels).unwrap(), level_plan.labels());
     let batch = trainer.batch(engine, &blocks, sealed_labels, used).unwrap();
     let start = parties.encrypt_weights(&g, level_plan, &initial);
     let mut model = ModelState::new(start, Momentum::Nesterov);
     let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
     for step in 1..=steps {
-        model = trainer.step(engine, &model, &batch, 1.0).unwrap();
+        model = trainer.step(engine, &model, &batch, StepSize::of(1.0)).unwrap();
+        exact.step(&x, &labels, StepSize::of(1.0), softmax::exact).unwrap();
         if step == 2 {
             model = trainer.refresh(engine, &model).unwrap();
+            exact.refresh();
         }
-        exact.step(&x, &labels, 1.0, softmax::exact).unwrap();
         let weights = opened(&parties, &g, &model.weights);
         let error = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
         println!("step {step}: relative difference of weights {error:.2e}");
@@ -102,16 +101,21 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
 fn encrypted_training_stops_early() {
     let (slots, rows, features, classes) = (1024, 64, 12, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
-    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 128.0).unwrap());
+    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 32.0).unwrap());
     let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
     let (engine, scale) = (&parties.engine, constants.scale);
-    let trainer = Trainer::new(engine, g, level_plan, constants, LOG_MOMENTUM_BOUND).unwrap();
+    let trainer = Trainer::new(engine, g, level_plan, constants).unwrap();
     let (x, labels) = Random(21).clusters(180, features, classes);
     let upload = |r: std::ops::Range<usize>| {
         let blocks = packing::features(&g, &x.slice(r.clone())).unwrap();
         let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, level_plan.fresh_features())).collect();
         let packed = packing::labels(&g, &labels[r.clone()]).unwrap();
-        RowBlob { features: blocks, labels: parties.encrypt(&packed, level_plan.probabilities()), rows: r.len() }
+        RowBlob {
+            features: blocks,
+            labels: parties.encrypt(&packed, level_plan.labels()),
+            row_weights: None,
+            rows: r.len(),
+        }
     };
     let ready = |u: RowBlob<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
     // The last batch of training rows is shorter, and its versions are made again in every epoch.
@@ -122,7 +126,7 @@ fn encrypted_training_stops_early() {
     let initial = initial_weights(classes, features, agreement.seed);
     let first = parties.encrypt_weights(&g, level_plan, &initial);
     let mut session = Session::new(agreement.clone(), batches.len(), first).unwrap();
-    let mut judges = [Judge::new(patience, 128.0, 0), Judge::new(patience, 128.0, 0)];
+    let mut judges = [Judge::new(patience, 32.0, 0), Judge::new(patience, 32.0, 0)];
     let mut exact = ReferenceModel::new(initial, agreement.momentum);
     let mut history = Vec::new();
     let ask = |session: &Session<_>, epoch: usize| -> Result<_> {
@@ -131,7 +135,7 @@ fn encrypted_training_stops_early() {
         let logits = Matrix::from_fn(60, classes, |i, k| scale * opened[(i, k)]);
         let judgement = judges[0].judge(&logits, &labels[120..]).unwrap();
         for r in [0..64, 64..120] {
-            exact.step(&x.slice(r.clone()), &labels[r], rate, softmax::exact).unwrap();
+            exact.step(&x.slice(r.clone()), &labels[r], StepSize::of(rate), softmax::exact).unwrap();
         }
         history.push(exact.weights().clone());
         let plain = reference::logits(&x.slice(120..180), exact.weights()).unwrap();

@@ -6,7 +6,7 @@ mod common;
 use common::Random;
 use hetal_circuits::clear::{Ciphertext, OpKind};
 use hetal_circuits::{Clear, Engine};
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
 use hetal_learn::paper::softmax::PaperSoftmax;
 use hetal_learn::paper::trainer::PaperBatch;
@@ -222,7 +222,7 @@ fn paper_training(engine: &Clear, rows: usize, used: usize, features: usize, cla
     engine.take_op_counts();
     for _ in 0..steps {
         model = trainer.step(engine, &model, &batch, 0.5).unwrap();
-        reference.step(&x, &labels, 0.5, |row| Method::PaperPrecise.evaluate(row)).unwrap();
+        reference.step(&x, &labels, StepSize::of(0.5), |row| Method::PaperPrecise.evaluate(row)).unwrap();
     }
     let weights = decrypt(engine, &model.weights, classes, features + 1);
     weights.max_difference(reference.weights())

@@ -6,8 +6,16 @@ mod common;
 use common::{Random, decrypt_weights, encrypt_weights};
 use hetal_circuits::clear::Ciphertext;
 use hetal_circuits::{Clear, Engine};
+use hetal_learn::nesterov::{LOG_WEIGHT_SCALE, WeightsAndBias};
 use hetal_learn::products::Products;
 use hetal_learn::{Error, Geometry, LevelPlan, Matrix, packing, reference};
+
+/// The scale of packed weights.
+const SCALE: f64 = (1u64 << LOG_WEIGHT_SCALE) as f64;
+
+fn both(factor: f64) -> WeightsAndBias {
+    WeightsAndBias { weights: factor, bias: factor }
+}
 
 struct Bench {
     engine: Clear,
@@ -62,7 +70,7 @@ fn logits_are_x_times_w_transposed() {
         let g = *b.products.geometry();
         let w = Random(7).matrix(classes, features + 1, 1.0);
         let packed = encrypt_weights(&b.engine, &g, b.products.level_plan(), &w);
-        let expanded = b.products.expand(&b.engine, &packed).unwrap();
+        let expanded = b.products.expand(&b.engine, &packed, 1.0).unwrap();
         let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
         assert_eq!(b.engine.level(&logits), 0);
         let expected = reference::logits(&b.x, &w).unwrap();
@@ -93,15 +101,15 @@ fn gradients_are_d_transposed_times_x() {
         // Differences with rubbish in padded rows and classes.
         let slots: Vec<_> =
             (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| d[(i % rows, g.class(j, i))].into()).collect();
-        let packed = b.engine.fresh(&slots, b.products.level_plan().probabilities()).unwrap();
-        let gradient = b.products.gradient(&b.engine, &b.versions, &packed, used, 0.25).unwrap();
-        assert!(gradient.iter().all(|part| b.engine.level(part) == b.products.level_plan().momentum()));
+        let packed = b.engine.fresh(&slots, b.products.level_plan().labels()).unwrap();
+        let gradient = b.products.gradient(&b.engine, &b.versions, &packed, used, both(0.25 * SCALE)).unwrap();
+        assert!(gradient.iter().all(|part| b.engine.level(part) == b.products.level_plan().weights()));
         let real = Matrix::from_fn(used, classes, |i, k| 0.25 * d[(i, k)]);
         let expected = packing::weights(&g, &reference::gradient(&b.x, &real).unwrap()).unwrap();
         assert_eq!(gradient.len(), expected.len());
         let slots = gradient.iter().flat_map(|part| b.engine.values(part)).zip(expected.iter().flatten());
         for (slot, (value, exact)) in slots.enumerate() {
-            assert!((value - exact).norm() < 1e-11, "slot {slot}: {value} for {exact}");
+            assert!((value - exact).norm() < 1e-11 * SCALE, "slot {slot}: {value} for {exact}");
         }
     }
 }
@@ -121,12 +129,12 @@ proptest::proptest! {
                 let k = g.class(j, i);
                 if i < rows && k < classes { d[(i, k)].into() } else { 0.0.into() }
             }).collect();
-            let packed = b.engine.fresh(&packed, b.products.level_plan().probabilities()).unwrap();
-            let gradient = b.products.gradient(&b.engine, &b.versions, &packed, rows, 1.0).unwrap();
+            let packed = b.engine.fresh(&packed, b.products.level_plan().labels()).unwrap();
+            let gradient = b.products.gradient(&b.engine, &b.versions, &packed, rows, both(SCALE)).unwrap();
             let weights = decrypt_weights(&b.engine, &g, &gradient);
             let exact = reference::gradient(&b.x, &d).unwrap();
             proptest::prop_assert!(weights.max_difference(&exact) < 1e-10);
-            let expanded = b.products.expand(&b.engine, &gradient).unwrap();
+            let expanded = b.products.expand(&b.engine, &gradient, 1.0).unwrap();
             let logits = b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
             let logits = packing::unpack_logits(&g, b.engine.values(&logits), rows).unwrap();
             proptest::prop_assert!(logits.max_difference(&reference::logits(&b.x, &exact).unwrap()) < 1e-9);
@@ -155,9 +163,9 @@ fn wrong_shapes_are_errors() {
     assert_eq!(packing::labels(g, &[0, 3]), Err(Error::Label { row: 1, label: 3, classes: 3 }));
     assert!(packing::unpack_weights(g, &[[]]).is_err());
     assert!(matches!(packing::unpack_weights(g, &[[]; 0]), Err(Error::Shape { .. })));
-    assert!(matches!(b.products.expand(&b.engine, &[]), Err(Error::Shape { .. })));
+    assert!(matches!(b.products.expand(&b.engine, &[], 1.0), Err(Error::Shape { .. })));
     let d = b.versions[0][0].clone();
-    let missing = b.products.gradient(&b.engine, &b.versions[1..].to_vec(), &d, 64, 1.0);
+    let missing = b.products.gradient(&b.engine, &b.versions[1..].to_vec(), &d, 64, both(1.0));
     assert!(matches!(missing, Err(Error::Shape { .. })));
     assert!(Products::new(&Clear::new(2048, 13), *g, LevelPlan::lowest(), 1.0).is_err());
 }

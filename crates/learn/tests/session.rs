@@ -10,6 +10,7 @@ use hetal_circuits::clear::{Ciphertext, Noise};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::judge::accuracy;
+use hetal_learn::nesterov::StepSize;
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::session::Action;
 use hetal_learn::softmax::{self, Constants};
@@ -81,8 +82,8 @@ fn server(client: &Client, &Shape { slots, batch, parts, pieces, .. }: &Shape) -
     let engine = Clear::with_noise(slots, 13, NOISE);
     let g = Geometry::new(slots, batch, 20, CLASSES).unwrap();
     assert_eq!((g.parts(), g.pieces(batch)), (parts, pieces));
-    let constants = Constants::built_in(CLASSES, 128.0).unwrap();
-    let trainer = Trainer::new(&engine, g, LevelPlan::lowest(), constants, 2).unwrap();
+    let constants = Constants::built_in(CLASSES, 32.0).unwrap();
+    let trainer = Trainer::new(&engine, g, LevelPlan::lowest(), constants).unwrap();
     let upload = |set: &LabelledMatrix| -> Vec<Batch<Ciphertext>> {
         let ranges = batches::pieces(&g, set.rows(), batch).into_iter();
         let batch = |r: std::ops::Range<usize>| {
@@ -146,7 +147,7 @@ fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
     for epoch in 1..=agreement.max_epochs {
         for r in client.training.batches(agreement.batch).unwrap() {
             let x = client.training.features().slice(r.clone());
-            reference.step(&x, &client.training.labels()[r], agreement.rate, softmax::exact).unwrap();
+            reference.step(&x, &client.training.labels()[r], StepSize::of(agreement.rate), softmax::exact).unwrap();
         }
         let logits = reference::logits(client.validation.features(), reference.weights()).unwrap();
         let verdict = judge.judge(&logits, client.validation.labels()).unwrap().verdict;

@@ -50,7 +50,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let logits = follow(&remote, query.id, |_| {});
     let path = dir.path().join("logits");
     remote.download(query.id, &logits[0], owner.logits_len(), &path, &mut |_, _| {}).unwrap();
-    let found = owner.open_logits(&path, VALIDATION, 128.0);
+    let found = owner.open_logits(&path, VALIDATION, 32.0);
     let expected = reference::logits(&validation_rows(), &weights).unwrap();
     let error = found.max_difference(&expected);
     assert!(error < 1e-3, "{error}");

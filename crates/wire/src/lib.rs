@@ -13,8 +13,8 @@ pub mod v1 {
 }
 
 /// The protocol version of this program. It rises whenever the other end could not use a message or
-/// a blob. Since version 2, key sets contain keys from the sparse secret.
-pub const VERSION: u32 = 2;
+/// a blob. Since version 3, rows have a level less and weights are stored times a scale.
+pub const VERSION: u32 = 3;
 /// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.

@@ -104,7 +104,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let shape = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
-    let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?;
+    let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?.for_classes(shape.classes);
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;

@@ -61,7 +61,7 @@ impl RowBlobWriter<'_> {
         let mut vectors: Vec<(Vec<Complex64>, usize)> =
             blocks.into_iter().map(|block| (block, level_plan.fresh_features())).collect();
         if with_labels {
-            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, level_plan.probabilities()));
+            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, level_plan.labels()));
         }
         let codec = owner.codec();
         let encrypt = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {

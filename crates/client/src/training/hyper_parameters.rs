@@ -5,6 +5,7 @@ use crate::data::TrainingData;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
 use crate::{Error, Layout, Project, Result, keys};
 use hetal_ckks::Params;
+use hetal_learn::judge::first_range;
 use hetal_learn::{LevelPlan, Wishes};
 
 /// The most epochs that are accepted as a server's default: every epoch reveals two bits.
@@ -19,7 +20,7 @@ pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
 
 /// The hyper-parameters that follow from an offer and the owner's wishes. The server must answer
 /// with these.
-pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Result<HyperParameters> {
+pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer, classes: usize) -> Result<HyperParameters> {
     let defaults = &offer.defaults;
     let terms = HyperParameters {
         batch: wishes.batch.unwrap_or(defaults.batch),
@@ -28,6 +29,7 @@ pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer) -> Resul
         // A hidden hyper-parameter stays hidden.
         rate: defaults.rate.map(|rate| wishes.rate.unwrap_or(rate)),
         momentum: defaults.momentum.map(|momentum| wishes.momentum.unwrap_or(momentum)),
+        range: first_range(defaults.range, classes, false),
         ..defaults.clone()
     };
     let unasked = |wish: Option<usize>, value: usize, most: usize| wish.is_none() && value > most;
@@ -53,7 +55,7 @@ pub(super) fn agree_on_layout(
     }
     let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
-    expected_hyper_parameters(&wishes, offer)?;
+    expected_hyper_parameters(&wishes, offer, data.classes.len())?;
     let layout = Layout::new(params, batch, data.features(), data.classes.len(), offer.defaults.range)?;
     Ok((layout, wishes))
 }
@@ -110,23 +112,23 @@ mod tests {
     #[test]
     fn terms_are_the_offer_with_the_wishes() {
         let wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(7), ..Wishes::default() };
-        let terms = expected_hyper_parameters(&wishes, &offer()).unwrap();
+        let terms = expected_hyper_parameters(&wishes, &offer(), 3).unwrap();
         let expected = HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
         assert_eq!(terms, expected);
         let mut hiding = offer();
         (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
-        assert_eq!(expected_hyper_parameters(&wishes, &hiding).unwrap().rate, None);
+        assert_eq!(expected_hyper_parameters(&wishes, &hiding, 3).unwrap().rate, None);
     }
 
     #[test]
     fn endless_defaults_are_not_taken_without_a_word() {
         let mut endless = offer();
         endless.defaults.max_epochs = 100_000;
-        let refused = expected_hyper_parameters(&Wishes::default(), &endless);
+        let refused = expected_hyper_parameters(&Wishes::default(), &endless, 3);
         assert!(matches!(refused, Err(Error::TooManyEpochs { epochs: 100_000, .. })), "{refused:?}");
         let asked = Wishes { max_epochs: Some(1000), ..Wishes::default() };
-        assert_eq!(expected_hyper_parameters(&asked, &endless).unwrap().max_epochs, 1000);
+        assert_eq!(expected_hyper_parameters(&asked, &endless, 3).unwrap().max_epochs, 1000);
         endless.defaults = HyperParameters { patience: 1000, ..offer().defaults };
-        assert!(expected_hyper_parameters(&Wishes::default(), &endless).is_err());
+        assert!(expected_hyper_parameters(&Wishes::default(), &endless, 3).is_err());
     }
 }

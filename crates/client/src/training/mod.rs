@@ -78,6 +78,9 @@ impl<'a> TrainingRun<'a> {
         if !options.replace && !going_on && project.model(&options.name)?.exists() {
             return Err(Error::ModelExists { name: options.name.clone() });
         }
+        if before.as_ref().is_some_and(|record| going_on && !options.replace && record.is_of_another_version()) {
+            return Err(Error::OldTraining { name: options.name.clone() });
+        }
         let retire = must_retire_keys(project, options, before.as_ref());
         let same = before.as_ref().is_some_and(|record| !retire && record.matches(data, &layout, &wishes));
         if going_on && !same && !options.replace {
@@ -101,7 +104,7 @@ impl<'a> TrainingRun<'a> {
         let fitting =
             |record: &TrainingRecord| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
         let record = match before {
-            Some(record) if same && fitting(&record) => record.resume(remote, options)?,
+            Some(record) if same && fitting(&record) => record.resume(remote, options, data.classes.len())?,
             before => {
                 abandoned::cancel(project, remote, &options.name, &folder, before.is_none(), report)?;
                 record::discard(before, remote, &folder)?;
@@ -154,7 +157,7 @@ impl<'a> TrainingRun<'a> {
     /// Requests the job. The same request returns the same job.
     fn request_job(&mut self) -> Result<JobInfo> {
         if self.record.job.is_none() {
-            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer())?;
+            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), self.data.classes.len())?;
             self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
             // The request is on disk before it is sent, so that a repeated request makes no second
             // job.

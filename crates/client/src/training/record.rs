@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The record of a training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -148,10 +148,15 @@ impl TrainingRecord {
             && self.fingerprint == data.fingerprint()
     }
 
+    /// Whether another version of this program began the training.
+    pub fn is_of_another_version(&self) -> bool {
+        self.version != VERSION
+    }
+
     /// Resumes the training. A finished training starts again with the rows that are encrypted
     /// already. If its server was hostile, a training continues only with another server, or with
     /// `replace`.
-    pub fn resume(mut self, remote: &Remote, options: &Options) -> Result<Self> {
+    pub fn resume(mut self, remote: &Remote, options: &Options, classes: usize) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
             return Ok(Self { job: None, sent: SentBytes::default(), seconds, finished: false, ..self });
@@ -167,7 +172,7 @@ impl TrainingRecord {
             // with hyper-parameters of its own.
             None if moved => {
                 job.server = remote.server().to_owned();
-                job.terms = expected_hyper_parameters(&self.wishes, remote.offer())?;
+                job.terms = expected_hyper_parameters(&self.wishes, remote.offer(), classes)?;
             }
             None => {}
         }

@@ -4,7 +4,7 @@
 use crate::training::Round;
 use crate::{Result, TrainingData};
 use hetal_learn::agreement::initial_weights;
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::reference::ReferenceModel;
 use hetal_learn::{Matrix, Verdict, softmax};
 
@@ -33,7 +33,7 @@ pub fn train(data: &TrainingData, config: &ReferenceConfig, rounds: &[Round], ep
         let start = model.clone();
         for rows in set.batches(config.batch)? {
             let labels = &set.labels()[rows.clone()];
-            model.step(&set.features().slice(rows), labels, rate, softmax::exact)?;
+            model.step(&set.features().slice(rows), labels, StepSize::of(rate), softmax::exact)?;
         }
         match round.verdict {
             Verdict::Continue | Verdict::Stop => accepted += usize::from(round.accepted),

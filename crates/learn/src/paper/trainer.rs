@@ -4,7 +4,7 @@
 use super::blocks::{BlockShape, Blocks};
 use super::softmax::PaperSoftmax;
 use super::{diag_abt, diag_atb};
-use crate::nesterov::{Momentum, MomentumSchedule};
+use crate::nesterov::{Momentum, Recursion, StepSize};
 use crate::trainer::Stage;
 use crate::{Error, Matrix, Result};
 use hetal_circuits::clear::{Clear, KeyRequirements};
@@ -53,8 +53,8 @@ pub struct PaperModel<C> {
     pub weights: Blocks<C>,
     /// `V`, at which the next gradient is computed.
     pub lookahead: Blocks<C>,
-    /// The state of the momentum schedule.
-    pub schedule: MomentumSchedule,
+    /// The momentum that [`crate::trainer::Trainer`] has, so that both train alike.
+    pub recursion: Recursion,
 }
 
 /// Levels of the weights before an iteration: `DiagABT` takes three.
@@ -100,7 +100,7 @@ impl PaperTrainer {
 
     /// A model before its first step.
     pub fn model<C: Clone>(&self, weights: Blocks<C>, momentum: Momentum) -> PaperModel<C> {
-        PaperModel { lookahead: weights.clone(), weights, schedule: MomentumSchedule::new(momentum) }
+        PaperModel { lookahead: weights.clone(), weights, recursion: Recursion::new(momentum) }
     }
 
     /// One step; weights are bootstrapped when they have too few levels left for the next.
@@ -151,7 +151,8 @@ impl PaperTrainer {
         lookahead: &Blocks<E::Ciphertext>,
         gradient: &Blocks<E::Ciphertext>,
     ) -> Result<PaperModel<E::Ciphertext>> {
-        let (beta, schedule) = model.schedule.advance();
+        let (recursion, beta) = model.recursion.advance_refreshed(StepSize::of(0.0));
+        let beta = beta.weights;
         let weights = zipped(lookahead, gradient, |v, g| Ok(engine.sub(v, g)?))?;
         let weights = self.with_levels(engine, &weights, 1)?;
         let before = self.with_levels(engine, &model.weights, 1)?;
@@ -159,7 +160,7 @@ impl PaperTrainer {
         let lookahead = zipped(&weights, &before, |new, old| {
             Ok(engine.linear_combination(&[(new, real(1.0 + beta)), (old, real(-beta))], Complex64::ZERO)?)
         })?;
-        Ok(PaperModel { weights, lookahead, schedule })
+        Ok(PaperModel { weights, lookahead, recursion })
     }
 
     fn with_levels<E: Engine>(

@@ -65,7 +65,12 @@ impl Method {
             Method::PaperNorm => paper(row, 0, false),
             Method::PaperExtended => paper(row, Extension::PAPER.index, false),
             Method::PaperPrecise => paper(row, Extension::PAPER.index, true),
-            Method::Sharpen(constants) => constants.evaluate(row),
+            Method::Sharpen(constants) => {
+                // Its logits are centred.
+                let mean = sum(row) * (1.0 / row.len() as f64);
+                row.iter_mut().for_each(|x| *x = *x - mean);
+                constants.evaluate(row);
+            }
         }
     }
 }

@@ -4,13 +4,24 @@ use super::number::{self, LANES, Lanes};
 use super::{Constants, Method, Schedule, exact};
 use rayon::prelude::*;
 
-/// Rows of logits in `[-range, range]`, from a seed: uniform ones, near ties of any number of
-/// classes, corners.
+/// Rows of centred logits in `[-range, range]`, from a seed: uniform ones, near ties of any number
+/// of classes, corners.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     classes: usize,
     range: f64,
     state: u64,
+}
+
+/// Subtracts the mean of a row of logits, which the softmax ignores, and scales the row into
+/// `[-range, range]` if it is outside.
+pub fn centre(row: &mut [f64], range: f64) {
+    let mean = row.iter().sum::<f64>() / row.len() as f64;
+    row.iter_mut().for_each(|x| *x -= mean);
+    let largest = row.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    if largest > range {
+        row.iter_mut().for_each(|x| *x *= range / largest);
+    }
 }
 
 impl Sampler {
@@ -21,7 +32,13 @@ impl Sampler {
 
     /// A row of independent uniform logits.
     pub fn uniform(&mut self) -> Vec<f64> {
-        (0..self.classes).map(|_| self.signed() * self.range).collect()
+        let row = (0..self.classes).map(|_| self.signed() * self.range).collect();
+        self.centred(row)
+    }
+
+    fn centred(&self, mut row: Vec<f64>) -> Vec<f64> {
+        centre(&mut row, self.range);
+        row
     }
 
     /// A row with some classes close to the largest, the others anywhere below.
@@ -35,13 +52,13 @@ impl Sampler {
             let value = if k < tied { top - gap * self.unit() } else { -self.range + (top + self.range) * self.unit() };
             row[(start + k) % self.classes] = value.max(-self.range);
         }
-        row
+        self.centred(row)
     }
 
     /// A row of logits at the ends of the range.
     pub fn corner(&mut self) -> Vec<f64> {
         let high = self.below(self.classes + 1);
-        (0..self.classes).map(|k| if k < high { self.range } else { -self.range }).collect()
+        self.centred((0..self.classes).map(|k| if k < high { self.range } else { -self.range }).collect())
     }
 
     /// The largest error of a probability over `rows` rows of each kind.
@@ -170,6 +187,8 @@ impl Candidate {
         match self {
             Candidate::Clean(method) => method.evaluate(row),
             Candidate::Noisy(constants, schedule, sigma) => {
+                let mean = number::sum(row) * (1.0 / row.len() as f64);
+                row.iter_mut().for_each(|x| *x = *x - mean);
                 constants.evaluate_bootstrapped(schedule, row, |p, bound| noise.disturb_lanes(p, sigma * bound));
             }
         }

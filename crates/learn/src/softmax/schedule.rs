@@ -1,6 +1,7 @@
 //! Where the softmax is bootstrapped.
 
 use super::Constants;
+use super::measure::centre;
 use crate::{Error, Result};
 
 /// Before which steps of a softmax its values are bootstrapped.
@@ -115,7 +116,9 @@ fn sample_rows(classes: usize, range: f64) -> Vec<Vec<f64>> {
         for tied in [1, 2, classes.div_ceil(2), classes] {
             for spread in [0.0, 0.7, 2.0] {
                 let value = |k: usize| if k < tied { top - spread * (k % 3) as f64 / 2.0 } else { -range };
-                rows.push((0..classes).map(value).collect());
+                let mut row: Vec<f64> = (0..classes).map(value).collect();
+                centre(&mut row, range);
+                rows.push(row);
             }
         }
     }

@@ -23,9 +23,12 @@ impl<E: Engine> Sharpen<E> {
             return Err(crate::Error::NoConstants { classes: geometry.classes(), range: constants.range });
         }
         let schedule = Schedule::new(&constants, engine.top_level(), end)?;
-        // Padded classes start at 0 and stay there: every step keeps zeros.
-        let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
-        let polynomial = Polynomial::real(PolynomialBasis::Chebyshev, &constants.exponential).times(&real);
+        let mut polynomial = Polynomial::real(PolynomialBasis::Chebyshev, &constants.exponential);
+        if geometry.classes() < geometry.padded_classes() {
+            // Padded classes start at 0 and stay there: every step keeps zeros.
+            let real = mask(geometry, 1.0, |j, i| geometry.class(j, i) < geometry.classes());
+            polynomial = polynomial.times(&real);
+        }
         let exponential = PreparedPolynomial::new(engine, &polynomial, engine.top_level())?;
         let (rows, padded_classes) = (geometry.rows(), geometry.padded_classes());
         Ok(Self { constants, schedule, exponential, rows, padded_classes, end })

@@ -41,14 +41,27 @@ impl Random {
 }
 
 pub fn encrypt_batch(engine: &Clear, trainer: &Trainer<Clear>, x: &Matrix, labels: &[usize]) -> Batch<Ciphertext> {
+    encrypt_weighted(engine, trainer, x, labels, None)
+}
+
+pub fn encrypt_weighted(
+    engine: &Clear,
+    trainer: &Trainer<Clear>,
+    x: &Matrix,
+    labels: &[usize],
+    row_weights: Option<&[f64]>,
+) -> Batch<Ciphertext> {
     let (g, level_plan) = (trainer.products().geometry(), trainer.products().level_plan());
     let features: Vec<_> = packing::features(g, x)
         .unwrap()
         .iter()
         .map(|block| engine.fresh(block, level_plan.fresh_features()).unwrap())
         .collect();
-    let labels = engine.fresh(&packing::labels(g, labels).unwrap(), level_plan.probabilities()).unwrap();
-    trainer.batch(engine, &features, labels, x.rows()).unwrap()
+    let labels = packing::weighted_labels(g, labels, row_weights).unwrap();
+    let labels = engine.fresh(&labels, level_plan.labels()).unwrap();
+    let row_weights = row_weights
+        .map(|weights| engine.fresh(&packing::row_weights(g, weights).unwrap(), level_plan.probabilities()).unwrap());
+    Batch { row_weights, ..trainer.batch(engine, &features, labels, x.rows()).unwrap() }
 }
 
 pub fn encrypt_model(engine: &Clear, g: &Geometry, level_plan: LevelPlan, weights: &Matrix) -> ModelState<Ciphertext> {

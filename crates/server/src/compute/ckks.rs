@@ -11,6 +11,7 @@ use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext};
 use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
 use hetal_learn::agreement::initial_weights;
+use hetal_learn::nesterov::StepSize;
 use hetal_learn::products::{Expanded, Versions};
 use hetal_learn::trainer::{Batch, ModelState, Trainer};
 use hetal_learn::{Circuit, packing};
@@ -179,7 +180,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
         let level_plan = self.circuit.level_plan();
         let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
-        levels.push(level_plan.probabilities());
+        levels.push(level_plan.labels());
         let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
         let labels = blocks.pop().ok_or_else(|| Error::failed("the batch has no labels"))?;
         self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
@@ -208,9 +209,9 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         model: &ModelState<Ct<B>>,
         rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
-        rate: f64,
+        size: StepSize,
     ) -> Result<ModelState<Ct<B>>> {
-        let mut step = trainer.begin(model, rows, rate);
+        let mut step = trainer.begin(model, rows, size);
         for piece in pieces {
             self.check_device(step.add(&self.engine, &*piece?, &mut |_| {}))?;
         }
@@ -222,7 +223,7 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
     }
 
     fn expand(&self, trainer: &Self::Circuit, weights: &[Ct<B>]) -> Result<Self::Expanded> {
-        self.check_device(trainer.products().expand(&self.engine, weights))
+        self.check_device(trainer.products().expand(&self.engine, weights, 1.0))
     }
 
     fn logits(&self, trainer: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Ct<B>> {

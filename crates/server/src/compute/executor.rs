@@ -7,6 +7,7 @@ use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::store::blobs::{self, Blobs, Key, Namespace};
 use crate::store::state::Job;
 use crate::{Error, Result};
+use hetal_learn::nesterov::StepSize;
 use hetal_learn::trainer::ModelState;
 use hetal_wire::BlobName;
 use std::ops::Range;
@@ -55,7 +56,7 @@ pub trait Executor {
         model: &ModelState<Self::Ct>,
         rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Self::Batch>>>,
-        rate: f64,
+        size: StepSize,
     ) -> Result<ModelState<Self::Ct>>;
     /// Refreshes the momentum.
     fn refresh(&self, circuit: &Self::Circuit, model: &ModelState<Self::Ct>) -> Result<ModelState<Self::Ct>>;

@@ -4,7 +4,7 @@ use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::trainer::{ModelState, Trainer};
 use hetal_learn::{CachedBatch, Geometry, LevelPlan, RowBlob};
 use hetal_ring::Basis;
@@ -68,13 +68,18 @@ impl MemoryEstimate {
         let (g, level_plan) = (*trainer.products().geometry(), trainer.products().level_plan());
         let seal = |level| sealed(&engine, params, level);
         let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect::<Result<_, Problem>>()?;
-        let held = CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.probabilities())?, rows: g.rows() });
+        let held = CachedBatch::Raw(RowBlob {
+            features,
+            labels: seal(level_plan.labels())?,
+            row_weights: None,
+            rows: g.rows(),
+        });
         let weights = (0..g.parts()).map(|_| seal(level_plan.weights())).collect::<Result<_, Problem>>()?;
         let mut model = ModelState::new(weights, Momentum::Nesterov);
         // The second piece runs while the gradient of the first is in memory.
         let pieces = pieces.clamp(1, 2);
         for _ in 0..2 {
-            let mut step = trainer.begin(&model, pieces * g.rows(), 1.0);
+            let mut step = trainer.begin(&model, pieces * g.rows(), StepSize::of(1.0));
             for _ in 0..pieces {
                 step.add(&engine, &*held.ready(&engine, &trainer)?, &mut |_| {})?;
             }
@@ -110,7 +115,7 @@ impl MemoryEstimate {
 /// Bytes of one batch as uploaded, and with its versions.
 fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, level_plan: LevelPlan) -> (usize, usize) {
     let ciphertexts = |count: usize, level| gpu.device_bytes_of(2 * count, params.limbs(level));
-    let labels = ciphertexts(1, level_plan.probabilities());
+    let labels = ciphertexts(1, level_plan.labels());
     let upload = ciphertexts(g.blocks(), level_plan.fresh_features()) + labels;
     (upload, ciphertexts(g.blocks() * g.padded_classes(), level_plan.features()) + labels)
 }

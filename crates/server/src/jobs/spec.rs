@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_ckks::bytes::seeded_ciphertext_len;
+use hetal_learn::agreement::CIRCUIT_VERSION;
 use hetal_learn::{Agreement, Circuit};
 use hetal_wire::{BlobName, JobId};
 use serde::{Deserialize, Serialize};
@@ -104,7 +105,10 @@ impl JobSpec {
 impl TrainingSpec {
     /// The circuit for the shape of the training.
     pub fn circuit(&self, params: &Params) -> Result<Circuit> {
-        let Agreement { batch, range, .. } = self.agreement;
+        let Agreement { batch, range, circuit, .. } = self.agreement;
+        if circuit != CIRCUIT_VERSION {
+            return Err(Error::invalid("the training was begun by another version of hetal: train again"));
+        }
         Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
     }
 }
@@ -117,5 +121,5 @@ pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
 
 /// Bytes of the labels at the end of a row blob.
 pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
-    seeded_ciphertext_len(params, params.limbs(circuit.level_plan().probabilities()))
+    seeded_ciphertext_len(params, params.limbs(circuit.level_plan().labels()))
 }

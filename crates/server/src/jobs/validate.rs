@@ -51,7 +51,7 @@ impl RequestValidator<'_> {
             keys: blob_name(&message.keys)?,
             batches: row_blobs(&message.batches)?,
             validation: row_blobs(&message.validation)?,
-            agreement: self.agreement(message.wishes.as_ref())?,
+            agreement: self.agreement(message.wishes.as_ref())?.for_classes(message.classes as usize),
         };
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));

@@ -73,7 +73,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
         let batches = &mut self.batches;
         let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
-        let model = executor.step(circuit, session.model(), rows, &mut pieces, request.rate)?;
+        let model = executor.step(circuit, session.model(), rows, &mut pieces, request.size)?;
         add(&self.attempt.core.metrics.iterations, 1);
         add(&self.attempt.core.metrics.iteration_micros, start.elapsed().as_micros() as u64);
         Ok(model)
@@ -300,8 +300,8 @@ impl<'a, W: Executor> JobHost<'a, W> {
 
 /// The number of ciphertexts that every step changes. They come first in a checkpoint.
 fn changing_ciphertexts<C: Clone>(session: &Session<C>) -> usize {
-    let ModelState { weights, lookahead, momentum, .. } = session.model();
-    weights.len() + [lookahead, momentum].into_iter().flatten().map(Vec::len).sum::<usize>()
+    let ModelState { weights, momentum, .. } = session.model();
+    weights.len() + momentum.as_ref().map_or(0, Vec::len)
 }
 
 /// A cache of prepared batches. It keeps the first few and prepares the others each time. Batches

@@ -59,7 +59,7 @@ pub fn agreement() -> Agreement {
 impl Owner {
     pub fn new(label: u64) -> Self {
         let client = TestOwner::new("insecure-toy11", label);
-        let circuit = Circuit::new(client.params.slots(), BATCH, FEATURES, CLASSES, 128.0).unwrap();
+        let circuit = Circuit::new(client.params.slots(), BATCH, FEATURES, CLASSES, 32.0).unwrap();
         let mut keys = EvaluationKeys::default();
         let needs = circuit.keys(client.params.top_level()).unwrap();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
@@ -94,7 +94,7 @@ impl Owner {
         }
         if let Some(labels) = labels {
             let labels = packing::labels(g, labels).unwrap();
-            codec.write(&self.client.encrypt_seeded(&labels, level_plan.probabilities()), &mut bytes).unwrap();
+            codec.write(&self.client.encrypt_seeded(&labels, level_plan.labels()), &mut bytes).unwrap();
         }
         std::fs::write(self.path(name), bytes).unwrap();
     }

@@ -13,7 +13,7 @@ use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
 use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::Params;
 use hetal_cuda::KernelTime;
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax;
 use hetal_learn::trainer::{ModelState, Trainer};
@@ -155,7 +155,7 @@ impl Iterations<'_> {
         for k in 0..self.arguments.iterations {
             let mut end_stage = |stage| clock.end_stage(stage, Ok(()));
             let range = self.pieces_of(k, pieces.len());
-            model = batches::step(engine, trainer, &model, pieces, range, rate, &mut end_stage)?;
+            model = batches::step(engine, trainer, &model, pieces, range, StepSize::of(rate), &mut end_stage)?;
             if model.needs_refresh() {
                 model = trainer.refresh(engine, &model)?;
                 refreshes += 1;
@@ -186,7 +186,7 @@ impl Iterations<'_> {
         let mut clock = StageClock::start();
         let mut end_stage = |stage| clock.end_stage(stage, harness.synchronize());
         let (range, rate) = (self.pieces_of(0, pieces.len()), self.setup.rate);
-        batches::step(harness.engine(), trainer, model, pieces, range, rate, &mut end_stage)?;
+        batches::step(harness.engine(), trainer, model, pieces, range, StepSize::of(rate), &mut end_stage)?;
         Ok(clock.stop()?.matrix_share())
     }
 
@@ -195,7 +195,7 @@ impl Iterations<'_> {
         let mut reference = ReferenceModel::new(self.setup.initial_weights(), Momentum::Nesterov);
         for k in 0..self.arguments.iterations {
             let rows = &self.setup.batches[k % self.setup.batches.len()];
-            reference.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
+            reference.step(&rows.features, &rows.labels, StepSize::of(self.setup.rate), softmax::exact)?;
         }
         Ok(reference.weights().clone())
     }
@@ -229,7 +229,7 @@ pub(super) fn count_operations(setup: &TrainingSetup, params: &Params, report: &
     let piece = |rows: Rows| prepare(engine, &trainer, setup.encrypt_rows(&harness, &rows)?, true);
     let pieces: Vec<_> = setup.batches[0].pieces(setup.geometry.rows()).map(piece).collect::<Result<_>>()?;
     let step = |model: &ModelState<_>| {
-        batches::step(engine, &trainer, model, &pieces[..], 0..pieces.len(), setup.rate, &mut |_| {})
+        batches::step(engine, &trainer, model, &pieces[..], 0..pieces.len(), StepSize::of(setup.rate), &mut |_| {})
     };
     let model = step(&setup.initial_model(&harness)?)?;
     engine.take_op_counts();

@@ -15,7 +15,7 @@ use hetal_circuits::clear::{Clear, KeyRequirements, OpKind};
 use hetal_ckks::{Complex64, Params};
 use hetal_learn::Matrix;
 use hetal_learn::agreement;
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::paper::trainer::{self, PaperBatch};
 use hetal_learn::paper::{Blocks, PaperTrainer};
 use hetal_learn::reference::ReferenceModel;
@@ -68,7 +68,7 @@ impl PaperIterations<'_> {
         let mut reference = ReferenceModel::new(self.initial(), Momentum::Nesterov);
         for k in 0..self.iterations {
             let rows = &self.setup.batches[k % self.setup.batches.len()];
-            reference.step(&rows.features, &rows.labels, self.setup.rate, softmax::exact)?;
+            reference.step(&rows.features, &rows.labels, StepSize::of(self.setup.rate), softmax::exact)?;
         }
         Ok(reference.weights().clone())
     }

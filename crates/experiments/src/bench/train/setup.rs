@@ -8,7 +8,7 @@ use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Engine, encrypted};
 use hetal_ckks::{Params, bytes};
 use hetal_learn::agreement::{self, Preset};
-use hetal_learn::circuit::LOG_MOMENTUM_BOUND;
+use hetal_learn::judge::first_range;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, ModelState, Trainer};
@@ -17,7 +17,7 @@ use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use std::sync::Arc;
 
 /// The largest absolute logit.
-const RANGE: f64 = 128.0;
+const RANGE: f64 = 32.0;
 
 /// The circuit of one shape, and the batches that iterations use in turn.
 pub(super) struct TrainingSetup {
@@ -43,7 +43,7 @@ impl TrainingSetup {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
             level_plan: LevelPlan::lowest(),
-            constants: Constants::built_in(preset.classes, RANGE)?,
+            constants: Constants::built_in(preset.classes, first_range(RANGE, preset.classes, false))?,
             rate: arguments.rate.unwrap_or(preset.rate),
             batches,
             test,
@@ -58,11 +58,11 @@ impl TrainingSetup {
     /// The keys and bootstraps that the circuit uses.
     pub(super) fn required_keys(&self, params: &Params) -> Result<KeyRequirements> {
         let constants = self.constants.clone();
-        Ok(trainer::keys(self.geometry, self.level_plan, constants, LOG_MOMENTUM_BOUND, params.top_level())?)
+        Ok(trainer::keys(self.geometry, self.level_plan, constants, params.top_level())?)
     }
 
     pub(super) fn trainer<E: Engine>(&self, engine: &E) -> Result<Trainer<E>> {
-        Ok(Trainer::new(engine, self.geometry, self.level_plan, self.constants.clone(), LOG_MOMENTUM_BOUND)?)
+        Ok(Trainer::new(engine, self.geometry, self.level_plan, self.constants.clone())?)
     }
 
     /// The device memory of the training, by a dry run.
@@ -90,8 +90,8 @@ impl TrainingSetup {
     pub(super) fn encrypt_rows<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<RowBlob<HarnessCiphertext<H>>> {
         let (g, level_plan) = (&self.geometry, self.level_plan);
         let features = harness.encrypt_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
-        let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.probabilities())?;
-        Ok(RowBlob { features, labels, rows: rows.features.rows() })
+        let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.labels())?;
+        Ok(RowBlob { features, labels, row_weights: None, rows: rows.features.rows() })
     }
 
     /// Bytes of the encrypted validation logits of one epoch, for the paper's validation rows.

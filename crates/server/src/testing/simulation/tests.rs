@@ -83,9 +83,9 @@ fn a_checkpoint_stores_what_changed() {
         let seen = |client: &RefCell<Client>, wanted: fn(&v1::event::What) -> bool| {
             client.borrow().seen.iter().filter(|event| event.what.as_ref().is_some_and(wanted)).count()
         };
-        // Every checkpoint stores weights, lookahead and momentum. Every verdict adds the start of
+        // Every checkpoint stores weights and momentum. Every verdict adds the start of
         // the next epoch and the kept weights, every round its logits, and the end its outputs.
-        let model = 3 * toy_executor::PARTS;
+        let model = 2 * toy_executor::PARTS;
         let rounds = |client| seen(client, |what| matches!(what, v1::event::What::Validation(_)));
         let most: usize = machine
             .clients

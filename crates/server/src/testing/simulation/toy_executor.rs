@@ -7,6 +7,7 @@ use crate::store::blobs::{Blobs, name_of};
 use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
+use hetal_learn::nesterov::StepSize;
 use hetal_learn::session::Action;
 use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
@@ -44,31 +45,28 @@ fn first_weights(training: &TrainingSpec) -> Vec<Ct> {
     parts_of("first", &[&training.keys.0])
 }
 
-fn step(range: f64, model: &ModelState<Ct>, batch: &Ct, rate: f64) -> ModelState<Ct> {
-    let lookahead = model.lookahead.as_ref().map(|parts| parts.concat()).unwrap_or_default();
+fn step(range: f64, model: &ModelState<Ct>, batch: &Ct, size: StepSize) -> ModelState<Ct> {
     let momentum = model.momentum.as_ref().map(|parts| parts.concat()).unwrap_or_default();
-    let all: [&[u8]; 7] = [
+    // A large decay, so that a refresh follows every other step.
+    let size = StepSize { alpha: 0.95 / size.rate, ..size };
+    let all: [&[u8]; 6] = [
         &model.weights.concat(),
-        &lookahead,
         &momentum,
-        &model.scale.to_le_bytes(),
+        &model.recursion.weight_factor().to_le_bytes(),
         batch,
         &range.to_le_bytes(),
-        &rate.to_le_bytes(),
+        &size.rate.to_le_bytes(),
     ];
     ModelState {
         weights: parts_of("weights", &all),
-        lookahead: Some(parts_of("lookahead", &all)),
         momentum: Some(parts_of("momentum", &all)),
-        // A refresh follows every other step.
-        scale: model.scale / 100.0,
-        schedule: model.schedule,
+        recursion: model.recursion.advance(size).0,
     }
 }
 
 fn refresh(model: &ModelState<Ct>) -> ModelState<Ct> {
     let momentum = model.momentum.as_ref().map(|parts| parts_of("refreshed", &[&parts.concat()]));
-    ModelState { momentum, scale: 1.0, ..model.clone() }
+    ModelState { momentum, recursion: model.recursion.refreshed(), ..model.clone() }
 }
 
 fn logits(range: f64, rows: &Ct, weights: &[Ct]) -> Ct {
@@ -114,7 +112,7 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
     }
     fn step(&mut self, session: &Session<Ct>, request: StepRequest) -> Result<ModelState<Ct>> {
         let batch = &self.training.batches[request.batch].blob.0;
-        Ok(step(request.range, session.model(), batch, request.rate))
+        Ok(step(request.range, session.model(), batch, request.size))
     }
     fn refresh(&mut self, session: &Session<Ct>, _: f64) -> Result<ModelState<Ct>> {
         Ok(refresh(session.model()))
@@ -192,11 +190,11 @@ impl Executor for ToyExecutor<'_> {
         model: &ModelState<Ct>,
         _rows: usize,
         pieces: &mut dyn Iterator<Item = Result<Arc<Ct>>>,
-        rate: f64,
+        size: StepSize,
     ) -> Result<ModelState<Ct>> {
         self.faults.pause();
         let batch = pieces.next().ok_or_else(|| Error::failed("a batch without pieces"))??;
-        Ok(step(*range, model, &batch, rate))
+        Ok(step(*range, model, &batch, size))
     }
     fn refresh(&self, _: &f64, model: &ModelState<Ct>) -> Result<ModelState<Ct>> {
         Ok(refresh(model))
