@@ -22,6 +22,7 @@ use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
 use crate::tenants::{TenantConfig, Tenants};
 use crate::worker::pool::WorkerContext;
+use crate::tenants::erasure;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1::hetal_server::HetalServer;
@@ -127,6 +128,9 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
     // Repeating the flag gives no further certainty that the blobs belong to this database.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
+    for tenant in erasure::unfinished_erasures(&config.folder)? {
+        tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
+    }
         state,
         blobs,
         staging,

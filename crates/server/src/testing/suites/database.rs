@@ -5,7 +5,7 @@ use super::state::{QUOTA, at_most, check, complete, kinds, new_job, tenant};
 use crate::store::state::*;
 use hetal_learn::AgreementLimits;
 use hetal_testkit::TempDir;
-use hetal_wire::JobId;
+use hetal_wire::{BlobName, JobId};
 
 /// A damaged row fails its job or is skipped. It blocks neither other jobs nor the start.
 #[test]
@@ -150,6 +150,36 @@ fn large_values_of_an_older_database_are_moved() {
     assert_eq!(["jobs", "specs", "checkpoints", "uses"].map(rows), [2; 4]);
 }
 
+
+/// The database keeps no name of a tenant who deleted everything, also of an older server.
+#[test]
+fn a_tenant_who_deleted_everything_is_not_remembered() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    let remembered = || {
+        let db = rusqlite::Connection::open(&path).unwrap();
+        let mut rows = db.prepare("SELECT tenant FROM turns ORDER BY tenant").unwrap();
+        rows.query_map([], |row| row.get::<_, String>(0)).unwrap().collect::<rusqlite::Result<Vec<_>>>().unwrap()
+    };
+    for (n, tenant) in [(1, &ann), (2, &bob)] {
+        complete(&state, tenant, [1, 2, 3]);
+        state.create_job(tenant, &new_job(n), &QUOTA, 1).unwrap();
+        let Claim { lease, .. } = state.claim("worker", 5, 10).unwrap().unwrap();
+        let failed = Change { state: Some(JobState::Failed), release: true, ..Change::default() };
+        state.commit(&lease, &failed, 6).unwrap();
+    }
+    // Deleting jobs alone does not move a tenant forward in the queue.
+    state.delete_job(&ann, JobId([1; 16])).unwrap();
+    assert_eq!(remembered(), ["ann", "bob"]);
+    (1..=3).for_each(|n| state.delete_upload(&ann, BlobName([n; 32])).unwrap());
+    assert_eq!(remembered(), ["bob"]);
+    rusqlite::Connection::open(&path).unwrap().execute("INSERT INTO turns VALUES ('carol', 9)", []).unwrap();
+    drop(state);
+    drop(SqliteState::open(&path).unwrap());
+    assert_eq!(remembered(), ["bob"]);
+}
 /// No query that workers and requests repeat reads rows of ended jobs or large values.
 #[test]
 fn ended_jobs_cost_the_queue_nothing() {

@@ -103,6 +103,7 @@ impl SqliteState {
     /// The identity of the database in hexadecimal. It is random and shared by all backups.
     pub fn identity(&self) -> Result<String> {
         self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
+        delete_stale_turns(&transaction)?;
     }
 
     /// The ownership marks: the last one found beside the blobs, and the one intended to replace
@@ -198,7 +199,7 @@ impl State for SqliteState {
             let sql = "DELETE FROM uploads WHERE tenant = ?1 AND name = ?2";
             match db.execute(sql, params![tenant.as_str(), name.0])? {
                 0 => Err(Error::NoBlob { name }),
-                _ => Ok(()),
+                _ => delete_stale_turns(db),
             }
         })
     }
@@ -271,7 +272,7 @@ impl State for SqliteState {
                 return Err(job_not_ended());
             }
             db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
-            Ok(())
+            delete_stale_turns(db)
         })
     }
 
