@@ -8,7 +8,9 @@ use crate::context::Core;
 use crate::jobs::key_requirements::KeyRequirementsCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::{HealthSource, Metrics};
-use crate::net::{certificates, metrics_http, tls};
+use crate::net::certificates::{self, ServerCertificates};
+use crate::net::expiry::DailyWarnings;
+use crate::net::{metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
 use crate::rpc::{Handler, Service};
@@ -213,6 +215,7 @@ struct Sockets {
     acceptor: TlsAcceptor,
     listener: TcpListener,
     address: SocketAddr,
+    certificates: Arc<ServerCertificates>,
     monitor: Option<TcpListener>,
 }
 
@@ -226,13 +229,11 @@ impl Sockets {
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
         let acceptor = certificates::acceptor(config)?;
-        for warning in certificates::certificate_warnings(config)? {
-            tracing::warn!("{warning}");
-        }
+        let certificates = Arc::new(ServerCertificates::read(config)?);
         let listener = bind(config.address)?;
         let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
         let monitor = config.metrics.map(bind).transpose()?;
-        Ok(Self { runtime, acceptor, listener, address, monitor })
+        Ok(Self { runtime, acceptor, certificates, listener, address, monitor })
     }
 
     fn serve(
@@ -242,14 +243,16 @@ impl Sockets {
         database: Arc<SqliteState>,
         lock: File,
     ) -> Server {
-        let Self { runtime, acceptor, listener, address, monitor } = self;
+        let Self { runtime, acceptor, certificates, listener, address, monitor } = self;
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics_http::serve(monitor, HealthSource::of(&service.core)));
+            let source = HealthSource::of(&service.core, Arc::clone(&certificates));
+            runtime.spawn(metrics_http::serve(monitor, source));
         }
         let (accepted, incoming) = mpsc::channel(1);
         let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
+        runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
         let connections = Arc::clone(&service.connections);
         runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
         runtime.spawn(close_stale_connections(Arc::downgrade(&service)));
