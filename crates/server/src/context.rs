@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::Blobs;
 use crate::store::state::State;
+use crate::worker::give_way::GiveWay;
 use std::sync::Arc;
 
 /// The parts of a server that requests and workers share.
@@ -26,6 +27,8 @@ pub struct Core {
     pub metrics: Arc<Metrics>,
     /// Cached key requirements.
     pub key_requirements: KeyRequirementsCache,
+    /// Which waiting job gives its worker up.
+    pub give_way: GiveWay,
     /// The time of day.
     pub clock: Clock,
 }

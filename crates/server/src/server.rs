@@ -22,9 +22,10 @@ use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
 use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
-use crate::tenants::{TenantConfig, Tenants};
-use crate::worker::pool::WorkerContext;
 use crate::tenants::erasure;
+use crate::tenants::{TenantConfig, Tenants};
+use crate::worker::give_way::GiveWay;
+use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1::hetal_server::HetalServer;
@@ -114,6 +115,7 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
         notifier: ChangeNotifier::default(),
         metrics: Arc::new(Metrics::default()),
         key_requirements: KeyRequirementsCache::default(),
+        give_way: GiveWay::default(),
         clock: clock::system(),
     });
     let worker = Arc::new(WorkerContext {
@@ -126,13 +128,13 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
     let config = &core.config;
     // The folder is locked, so any worker of this name is dead.
     state.release_worker(&worker.name)?;
+    for tenant in erasure::unfinished_erasures(&config.folder)? {
+        tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
+    }
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
     // Repeating the flag gives no further certainty that the blobs belong to this database.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
     let uploads = Uploads {
-    for tenant in erasure::unfinished_erasures(&config.folder)? {
-        tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
-    }
         state,
         blobs,
         staging,
@@ -213,9 +215,9 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
 struct Sockets {
     runtime: Runtime,
     acceptor: TlsAcceptor,
+    certificates: Arc<ServerCertificates>,
     listener: TcpListener,
     address: SocketAddr,
-    certificates: Arc<ServerCertificates>,
     monitor: Option<TcpListener>,
 }
 
@@ -250,9 +252,9 @@ impl Sockets {
             let source = HealthSource::of(&service.core, Arc::clone(&certificates));
             runtime.spawn(metrics_http::serve(monitor, source));
         }
+        runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
         let (accepted, incoming) = mpsc::channel(1);
         let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
-        runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
         let connections = Arc::clone(&service.connections);
         runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
         runtime.spawn(close_stale_connections(Arc::downgrade(&service)));

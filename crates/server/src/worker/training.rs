@@ -234,10 +234,10 @@ impl<'a, W: Executor> JobHost<'a, W> {
             }
             let contended = self.attempt.is_contended()?;
             let allowance = self.attempt.contended_wait().saturating_sub(self.delayed_others);
-            if start >= until || contended && allowance.is_zero() {
+            if start >= until || contended && allowance.is_zero() && self.attempt.gives_way()? {
                 return Ok(ControlFlow::Break(AttemptOutcome::Waiting));
             }
-            let pause = if contended { VERDICT_POLL.min(allowance) } else { VERDICT_POLL };
+            let pause = if contended && !allowance.is_zero() { VERDICT_POLL.min(allowance) } else { VERDICT_POLL };
             self.attempt.core.notifier.wait(seen, pause);
             if contended {
                 self.delayed_others += start.elapsed();

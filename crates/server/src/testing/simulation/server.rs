@@ -17,6 +17,7 @@ use crate::store::gc::collect_garbage;
 use crate::store::staging::Staging;
 use crate::store::state::State;
 use crate::store::uploads::Uploads;
+use crate::worker::give_way::GiveWay;
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::ShutdownSignal;
 use crate::worker::training;
@@ -64,6 +65,7 @@ impl SimServer {
             notifier: ChangeNotifier::default(),
             metrics: Arc::new(Metrics::default()),
             key_requirements: KeyRequirementsCache::default(),
+            give_way: GiveWay::default(),
             clock: Arc::new(move || clock.now()),
         };
         let worker = WorkerContext {
