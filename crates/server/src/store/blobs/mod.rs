@@ -119,6 +119,11 @@ pub trait Blobs: Send + Sync {
 
     /// The location of the store, for messages.
     fn location(&self) -> String;
+
+    /// Whether a look at a blob crosses a network, which may be slow or down.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Opens the configured blob store.

@@ -150,6 +150,33 @@ fn large_values_of_an_older_database_are_moved() {
     assert_eq!(["jobs", "specs", "checkpoints", "uses"].map(rows), [2; 4]);
 }
 
+/// A migration that would fill the disk is refused before it begins, and says what it needs.
+#[test]
+fn a_migration_without_room_is_refused() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    SqliteState::version(&path, 6).unwrap();
+    let old = rusqlite::Connection::open(&path).unwrap();
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
+        VALUES (x'01', 'ann', x'01', '', hex(zeroblob(1000000)), 3, 1, 1)";
+    old.execute(sql, []).unwrap();
+    drop(old);
+    let (size, margin) = (std::fs::metadata(&path).unwrap().len(), 16 << 20);
+    let refused = SqliteState::open_with(&path, |_| Ok(3 * size + margin)).err().unwrap().to_string();
+    let needed = (3 * size + size / 8 + margin).div_ceil(1 << 20);
+    assert!(refused.contains(&format!("needs {needed} MiB")) && refused.contains("version 6"), "{refused}");
+    let version = |path| {
+        let database = rusqlite::Connection::open(path).unwrap();
+        database.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(version(&path), 6);
+    drop(SqliteState::open_with(&path, |_| Ok(4 * size + margin)).unwrap());
+    assert_eq!(version(&path), 7);
+    // A new or current database needs no room for copies.
+    for name in ["state.sqlite", "new.sqlite"] {
+        drop(SqliteState::open_with(&dir.path().join(name), |_| Ok(0)).unwrap());
+    }
+}
 
 /// The database keeps no name of a tenant who deleted everything, also of an older server.
 #[test]
@@ -180,6 +207,7 @@ fn a_tenant_who_deleted_everything_is_not_remembered() {
     drop(SqliteState::open(&path).unwrap());
     assert_eq!(remembered(), ["bob"]);
 }
+
 /// No query that workers and requests repeat reads rows of ended jobs or large values.
 #[test]
 fn ended_jobs_cost_the_queue_nothing() {

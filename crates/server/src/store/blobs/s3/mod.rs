@@ -342,6 +342,10 @@ impl Blobs for S3Blobs {
     fn location(&self) -> String {
         self.location.clone()
     }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
 }
 
 /// The namespace of an object.
