@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::Blobs;
@@ -26,7 +26,7 @@ pub struct Core {
     /// Prometheus counters.
     pub metrics: Arc<Metrics>,
     /// Cached key requirements.
-    pub key_requirements: KeyRequirementsCache,
+    pub required_keys: RequiredKeysCache,
     /// Which waiting job gives its worker up.
     pub give_way: GiveWay,
     /// The time of day.

@@ -5,7 +5,7 @@ use crate::compute::device::Devices;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::context::Core;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::{HealthSource, Metrics};
 use crate::net::certificates::{self, ServerCertificates};
@@ -114,7 +114,7 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
         blobs: Arc::clone(&blobs),
         notifier: ChangeNotifier::default(),
         metrics: Arc::new(Metrics::default()),
-        key_requirements: KeyRequirementsCache::default(),
+        required_keys: RequiredKeysCache::default(),
         give_way: GiveWay::default(),
         clock: clock::system(),
     });
@@ -408,7 +408,7 @@ pub(crate) mod tests {
             tenants: vec![ann],
             sets: vec!["insecure-toy11".to_owned()],
             allow_insecure: true,
-            engine: crate::config::Engine::Cpu,
+            engine: crate::config::EngineChoice::Cpu,
             ..Config::default()
         }
     }

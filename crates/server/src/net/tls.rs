@@ -25,7 +25,7 @@ pub async fn accept(
     acceptor: TlsAcceptor,
     connections: Arc<Connections>,
     handshake_timeout: Duration,
-    out: mpsc::Sender<Connection>,
+    out: mpsc::Sender<TlsConnection>,
 ) {
     while !out.is_closed() {
         let (tcp, peer) = match listener.accept().await {
@@ -54,7 +54,7 @@ pub async fn accept(
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let _ = out.send(Connection::new(stream, peer, handshake_timeout, closed, slot)).await;
+                    let _ = out.send(TlsConnection::new(stream, peer, handshake_timeout, closed, slot)).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
                 Err(_) => tracing::debug!(%peer, ?handshake_timeout, "the TLS handshake took too long"),
@@ -72,7 +72,7 @@ fn network_of(address: IpAddr) -> IpAddr {
 }
 
 /// A client connection.
-pub struct Connection {
+pub struct TlsConnection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
     /// When the connection is closed, unless it has shown valid credentials by then.
@@ -111,7 +111,7 @@ impl Peer {
     }
 }
 
-impl Connection {
+impl TlsConnection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
@@ -136,7 +136,7 @@ impl Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for TlsConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
@@ -144,7 +144,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for TlsConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         if self.is_closed(cx) {
             let reason = "the server closed the connection because of a limit or revoked credentials";
@@ -158,7 +158,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for TlsConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

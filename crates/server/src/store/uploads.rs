@@ -4,7 +4,7 @@
 //! is durable before the state records it, and only then is the client told. After a crash between
 //! two steps, the next process finds the bytes.
 
-use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::{Quota, State, Upload};
@@ -94,7 +94,7 @@ impl Uploads {
         if upload.complete && self.blobs.is_remote() {
             return Ok(UploadProgress { held: size, complete: true });
         }
-        let key = Key::new(tenant, Namespace::Uploads, name);
+        let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let stored = self.blobs.len(&key)?;
         if upload.complete {
             if stored == Some(size) {
@@ -172,7 +172,7 @@ impl Uploads {
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
         }
-        self.blobs.adopt(&Key::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
+        self.blobs.adopt(&BlobKey::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
         self.state.complete_upload(tenant, upload.name)
     }
 
@@ -191,7 +191,7 @@ impl Uploads {
         let staged = self.staging.lock(tenant, name)?;
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;
-        self.blobs.delete(&Key::new(tenant, Namespace::Uploads, name))
+        self.blobs.delete(&BlobKey::new(tenant, Namespace::Uploads, name))
     }
 }
 
@@ -213,25 +213,25 @@ mod tests {
     }
 
     impl Blobs for LostBucket {
-        fn put(&self, _: &Key, _: &[u8]) -> Result<()> {
+        fn put(&self, _: &BlobKey, _: &[u8]) -> Result<()> {
             unreachable()
         }
-        fn adopt(&self, _: &Key, _: &Path) -> Result<()> {
+        fn adopt(&self, _: &BlobKey, _: &Path) -> Result<()> {
             unreachable()
         }
-        fn confirm(&self, _: &Key, _: u64) -> Result<bool> {
+        fn confirm(&self, _: &BlobKey, _: u64) -> Result<bool> {
             unreachable()
         }
-        fn open(&self, _: &Key, _: u64) -> Result<Option<Box<dyn Read + Send>>> {
+        fn open(&self, _: &BlobKey, _: u64) -> Result<Option<Box<dyn Read + Send>>> {
             unreachable()
         }
-        fn len(&self, _: &Key) -> Result<Option<u64>> {
+        fn len(&self, _: &BlobKey) -> Result<Option<u64>> {
             unreachable()
         }
-        fn local(&self, _: &Key) -> Result<Option<PathBuf>> {
+        fn local(&self, _: &BlobKey) -> Result<Option<PathBuf>> {
             unreachable()
         }
-        fn delete(&self, _: &Key) -> Result<()> {
+        fn delete(&self, _: &BlobKey) -> Result<()> {
             unreachable()
         }
         fn list(&self, _: &Tenant, _: Namespace) -> Result<Vec<BlobName>> {

@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::store::blobs::{Key, MemoryBlobs, Namespace};
+    use crate::store::blobs::{BlobKey, MemoryBlobs, Namespace};
     use crate::testing::suites::state::{QUOTA, complete, new_job};
     use hetal_testkit::TempDir;
 
@@ -216,7 +216,7 @@ mod tests {
         complete(&state, &ann(), [1, 2, 3]);
         state.create_job(&ann(), &job, &QUOTA, 1).unwrap();
         drop(state);
-        blobs.put(&Key::new(&ann(), Namespace::Uploads, BlobName([1; 32])), b"bytes").unwrap();
+        blobs.put(&BlobKey::new(&ann(), Namespace::Uploads, BlobName([1; 32])), b"bytes").unwrap();
         // The erasure fails in the middle: a file has the name of a folder that it deletes.
         let obstacle = root.join("blobs/tenants/ann");
         std::fs::create_dir_all(obstacle.parent().unwrap()).unwrap();

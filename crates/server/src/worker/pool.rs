@@ -6,7 +6,7 @@ use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
 use crate::metrics::add;
-use crate::store::blobs::{Key, Namespace, has_content};
+use crate::store::blobs::{BlobKey, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;
 use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
@@ -277,7 +277,7 @@ impl WorkerContext {
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
         let plan =
-            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.key_requirements)?;
+            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.required_keys)?;
         attempt.started_on_device.store(true, Ordering::Relaxed);
         let resident_batches = plan.map(|plan| plan.kept);
         let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
@@ -292,7 +292,7 @@ impl WorkerContext {
     /// A local file with the job's keys.
     fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
-        match self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name)) {
+        match self.core.blobs.local(&BlobKey::new(&job.tenant, Namespace::Uploads, name)) {
             Ok(Some(file)) => Ok(file),
             Ok(None) | Err(Error::Damaged { .. } | Error::NoBlob { .. }) => Err(Error::DamagedUpload { name }),
             Err(error) => Err(error),
@@ -327,7 +327,7 @@ impl WorkerContext {
             JobInput { blobs: &*self.core.blobs, job: attempt.job, key_file: keys },
             params,
             device,
-            &self.core.key_requirements,
+            &self.core.required_keys,
             &mut progress,
         )?;
         attempt.prepared();
@@ -363,7 +363,7 @@ mod tests {
             blobs: Arc::new(MemoryBlobs::new(Path::new("unused"))),
             notifier: Default::default(),
             metrics: Arc::default(),
-            key_requirements: Default::default(),
+            required_keys: Default::default(),
             give_way: Default::default(),
             clock: Arc::new(|| 1_000_000),
         };

@@ -8,7 +8,7 @@ use super::toy_executor::ToyExecutor;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Bounds, Config};
 use crate::context::Core;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::spec::JobSpec;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
@@ -64,7 +64,7 @@ impl SimServer {
             blobs: Arc::<LocalBlobs>::clone(&blobs),
             notifier: ChangeNotifier::default(),
             metrics: Arc::new(Metrics::default()),
-            key_requirements: KeyRequirementsCache::default(),
+            required_keys: RequiredKeysCache::default(),
             give_way: GiveWay::default(),
             clock: Arc::new(move || clock.now()),
         };
