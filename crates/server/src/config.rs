@@ -50,7 +50,7 @@ pub struct Config {
     #[serde(skip)]
     pub take_over: bool,
     /// The device to compute on.
-    pub engine: Engine,
+    pub engine: EngineChoice,
     /// Numbers of the GPUs to use, in the driver's order. Empty: all working GPUs.
     pub cards: Vec<usize>,
     /// Jobs computed at the same time. Default: one for each GPU, or one on the CPU.
@@ -79,7 +79,7 @@ pub struct Config {
 /// The device to compute on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Engine {
+pub enum EngineChoice {
     /// A GPU if one works, else the CPU.
     Auto,
     /// The CPU.
@@ -88,7 +88,7 @@ pub enum Engine {
     Cuda,
 }
 
-impl std::str::FromStr for Engine {
+impl std::str::FromStr for EngineChoice {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -195,7 +195,7 @@ impl Default for Config {
             #[cfg(feature = "s3")]
             s3: None,
             take_over: false,
-            engine: Engine::Auto,
+            engine: EngineChoice::Auto,
             cards: Vec::new(),
             workers: None,
             prepared_gib: 2.0,

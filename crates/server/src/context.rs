@@ -3,11 +3,12 @@
 use crate::clock::Clock;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::Blobs;
 use crate::store::state::State;
+use crate::worker::give_way::GiveWay;
 use std::sync::Arc;
 
 /// The parts of a server that requests and workers share.
@@ -25,7 +26,9 @@ pub struct Core {
     /// Prometheus counters.
     pub metrics: Arc<Metrics>,
     /// Cached key requirements.
-    pub key_requirements: KeyRequirementsCache,
+    pub required_keys: RequiredKeysCache,
+    /// Which waiting job gives its worker up.
+    pub give_way: GiveWay,
     /// The time of day.
     pub clock: Clock,
 }

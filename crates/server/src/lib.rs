@@ -10,6 +10,7 @@ mod limits;
 mod metrics;
 mod net;
 mod notify;
+mod probe;
 mod rpc;
 mod server;
 mod store;

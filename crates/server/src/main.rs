@@ -1,7 +1,7 @@
 //! The program `hetal-server`.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_server::config::Engine;
+use hetal_server::config::EngineChoice;
 use hetal_server::tenants::{Fingerprint, Tenant};
 use hetal_server::{Config, Error, Result, Server, ShutdownReason};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ struct Arguments {
     metrics: Option<SocketAddr>,
     /// Device to compute on: auto, cpu or cuda.
     #[arg(long, env = "HETAL_ENGINE")]
-    engine: Option<Engine>,
+    engine: Option<EngineChoice>,
     /// Numbers of the GPUs to use, in the driver's order (default: all that work).
     #[arg(long, env = "HETAL_CARDS", value_delimiter = ',')]
     cards: Option<Vec<usize>>,

@@ -1,17 +1,23 @@
 //! Prometheus counters and the answers to health checks.
 
+use crate::clock::{self, Clock};
 use crate::context::Core;
+use crate::net::certificates::ServerCertificates;
+use crate::probe::Probe;
 use crate::store::disk::{Disk, OsDisk};
-use crate::store::state::State;
+use crate::store::state::{JobState, State};
 use crate::{Error, Result};
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the result of a write to the database stands for later health checks.
 const WRITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the disk may take for a health check or for metrics. A request to the HTTP port may
+/// take longer.
+const DISK_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Prometheus counters since the start of the server.
 pub struct Metrics {
@@ -49,8 +55,18 @@ pub struct HealthSource {
     pub state: Arc<dyn State>,
     /// The server's folder.
     pub folder: PathBuf,
-    /// When the database was last written to, and whether that succeeded.
-    written: Arc<Mutex<Option<(Instant, bool)>>>,
+    certificates: Arc<ServerCertificates>,
+    clock: Clock,
+    /// Whether the last write to the database succeeded.
+    written: Arc<Probe<bool>>,
+    stored: Arc<Probe<StoredTotals>>,
+}
+
+/// What metrics read from the disk.
+#[derive(Clone)]
+struct StoredTotals {
+    free_bytes: Option<u64>,
+    jobs: Vec<(JobState, u64)>,
 }
 
 impl Default for Metrics {
@@ -89,21 +105,30 @@ impl Metrics {
 
 impl HealthSource {
     /// The source of a server.
-    pub fn of(core: &Core) -> Self {
-        Self::new(Arc::clone(&core.metrics), Arc::clone(&core.state), core.config.folder.clone())
+    pub fn of(core: &Core, certificates: Arc<ServerCertificates>) -> Self {
+        let source = Self::new(Arc::clone(&core.metrics), Arc::clone(&core.state), core.config.folder.clone());
+        Self { certificates, clock: Arc::clone(&core.clock), ..source }
     }
 
-    /// A source of these parts.
+    /// A source of these parts, without certificates.
     pub fn new(metrics: Arc<Metrics>, state: Arc<dyn State>, folder: PathBuf) -> Self {
-        Self { metrics, state, folder, written: Arc::default() }
+        let written = Probe::new(WRITE_CHECK_INTERVAL, DISK_PATIENCE);
+        let stored = Probe::new(Duration::ZERO, DISK_PATIENCE);
+        Self { metrics, state, folder, certificates: Arc::default(), clock: clock::system(), written, stored }
     }
 
-    /// The metrics in Prometheus' text format.
+    /// The metrics in Prometheus' text format. Those that need the disk are left out while it
+    /// hangs.
     fn text(&self) -> String {
         let (mut text, metrics) = (String::new(), &self.metrics);
         let seconds = metrics.started.elapsed().as_secs_f64();
         let _ = writeln!(text, "# TYPE hetal_uptime_seconds gauge\nhetal_uptime_seconds {seconds:.3}");
-        if let Ok(free) = OsDisk.free(&self.folder) {
+        if let Some(left) = self.certificates.seconds_left((self.clock)() / 1000) {
+            let name = "hetal_certificate_seconds_left";
+            let _ = writeln!(text, "# TYPE {name} gauge\n{name} {left}");
+        }
+        let stored = self.stored_totals();
+        if let Some(free) = stored.as_ref().and_then(|stored| stored.free_bytes) {
             let _ = writeln!(text, "# TYPE hetal_free_disk_bytes gauge\nhetal_free_disk_bytes {free}");
         }
         let counters = [
@@ -124,37 +149,51 @@ impl HealthSource {
         let spent = metrics.iteration_micros.load(Ordering::Relaxed) as f64 / 1e6;
         let _ = writeln!(text, "# TYPE hetal_iteration_seconds_total counter\nhetal_iteration_seconds_total {spent}");
         let _ = writeln!(text, "# TYPE hetal_jobs gauge");
-        for (state, count) in self.state.count_jobs().unwrap_or_default() {
+        for (state, count) in stored.map(|stored| stored.jobs).unwrap_or_default() {
             let name = format!("{state:?}").to_lowercase();
             let _ = writeln!(text, "hetal_jobs{{state=\"{name}\"}} {count}");
         }
         text
     }
 
-    /// Whether the database can be read and written. It is written to once in a while only, so that
-    /// health checks do not wear the disk.
-    fn is_healthy(&self) -> bool {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((when, healthy)) = *written
-            && when.elapsed() < WRITE_CHECK_INTERVAL
-        {
-            return healthy;
+    fn stored_totals(&self) -> Option<StoredTotals> {
+        let (state, folder) = (Arc::clone(&self.state), self.folder.clone());
+        self.stored.result(move || StoredTotals {
+            free_bytes: OsDisk.free(&folder).ok(),
+            jobs: state.count_jobs().unwrap_or_default(),
+        })
+    }
+
+    /// Why the server is not healthy; `None` if the database can be written. It is written to once
+    /// in a while only, so that health checks do not wear the disk.
+    fn fault(&self) -> Option<String> {
+        let (state, metrics) = (Arc::clone(&self.state), Arc::clone(&self.metrics));
+        let written = self.written.result(move || {
+            let checked: Result<()> = state.check_writable();
+            if let Err(error) = &checked {
+                metrics.count_fault(error);
+                tracing::error!(%error, "the state database cannot be written");
+            }
+            checked.is_ok()
+        });
+        match written {
+            Some(true) => None,
+            Some(false) => Some("the state database cannot be written\n".to_owned()),
+            None => {
+                let seconds = DISK_PATIENCE.as_secs();
+                Some(format!("a write to the state database has taken longer than {seconds} seconds\n"))
+            }
         }
-        let checked: Result<()> = self.state.check_writable();
-        if let Err(error) = &checked {
-            self.metrics.count_fault(error);
-            tracing::error!(%error, "the state database cannot be written");
-        }
-        *written = Some((Instant::now(), checked.is_ok()));
-        checked.is_ok()
     }
 
     /// The status and the body of a response.
     pub fn answer(&self, path: &str) -> (&'static str, String) {
         match path {
             "/metrics" => ("200 OK", self.text()),
-            "/healthz" if self.is_healthy() => ("200 OK", "ok\n".to_owned()),
-            "/healthz" => ("503 Service Unavailable", "the state database cannot be written\n".to_owned()),
+            "/healthz" => match self.fault() {
+                None => ("200 OK", "ok\n".to_owned()),
+                Some(fault) => ("503 Service Unavailable", fault),
+            },
             "/readyz" if self.metrics.draining.load(Ordering::Relaxed) => {
                 ("503 Service Unavailable", "draining\n".to_owned())
             }
@@ -168,7 +207,7 @@ impl HealthSource {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::store::state::SqliteState;
+    use crate::store::state::{MemoryState, SqliteState};
     use hetal_testkit::TempDir;
 
     /// A database that can be read but not written is not healthy.
@@ -192,5 +231,40 @@ mod tests {
         // The result stands for a while.
         assert!(health.answer("/healthz").0.starts_with("503"));
         assert!(health.answer("/metrics").1.contains("hetal_storage_failures_total 1\n"));
+    }
+    /// A disk that hangs keeps neither health checks nor metrics waiting, and counts as a fault.
+    #[test]
+    fn a_hanging_disk_is_not_healthy_and_hides_no_metrics() {
+        let dir = TempDir::new();
+        let path = dir.path().join("state.sqlite");
+        let state = Arc::new(SqliteState::open(&path).unwrap());
+        let source = HealthSource::new(Arc::default(), state, dir.path().to_owned());
+        let source = HealthSource { written: Probe::new(WRITE_CHECK_INTERVAL, Duration::ZERO), ..source };
+        // Another writer stands for a disk that does not answer.
+        let mut other = rusqlite::Connection::open(&path).unwrap();
+        let hangs = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+        for _ in 0..2 {
+            let (status, body) = source.answer("/healthz");
+            assert!(status.starts_with("503") && body.contains("longer than"), "{status} {body}");
+            assert!(source.answer("/metrics").1.contains("hetal_free_disk_bytes"));
+        }
+        hangs.commit().unwrap();
+        while source.answer("/healthz").0 != "200 OK" {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn metrics_say_when_the_certificate_ends() {
+        let dir = TempDir::new();
+        let config = crate::Config { folder: dir.path().to_owned(), ..crate::Config::default() };
+        let source = HealthSource::new(Arc::default(), Arc::new(MemoryState::default()), dir.path().to_owned());
+        assert!(!source.answer("/metrics").1.contains("certificate"), "there is none");
+        crate::net::certificates::acceptor(&config).unwrap();
+        let certificates = Arc::new(ServerCertificates::read(&config).unwrap());
+        let expected = certificates.seconds_left(1_000_000).unwrap();
+        let source = HealthSource { certificates, clock: Arc::new(|| 1_000_000_000), ..source };
+        let text = source.answer("/metrics").1;
+        assert!(text.contains(&format!("\nhetal_certificate_seconds_left {expected}\n")), "{text}");
     }
 }

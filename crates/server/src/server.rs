@@ -5,10 +5,12 @@ use crate::compute::device::Devices;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::context::Core;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::{HealthSource, Metrics};
-use crate::net::{certificates, metrics_http, tls};
+use crate::net::certificates::{self, ServerCertificates};
+use crate::net::expiry::DailyWarnings;
+use crate::net::{metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
 use crate::rpc::{Handler, Service};
@@ -20,7 +22,9 @@ use crate::store::state::{SqliteState, State};
 use crate::store::uploads::Uploads;
 use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
+use crate::tenants::erasure;
 use crate::tenants::{TenantConfig, Tenants};
+use crate::worker::give_way::GiveWay;
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
@@ -110,7 +114,8 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
         blobs: Arc::clone(&blobs),
         notifier: ChangeNotifier::default(),
         metrics: Arc::new(Metrics::default()),
-        key_requirements: KeyRequirementsCache::default(),
+        required_keys: RequiredKeysCache::default(),
+        give_way: GiveWay::default(),
         clock: clock::system(),
     });
     let worker = Arc::new(WorkerContext {
@@ -123,6 +128,9 @@ pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<S
     let config = &core.config;
     // The folder is locked, so any worker of this name is dead.
     state.release_worker(&worker.name)?;
+    for tenant in erasure::unfinished_erasures(&config.folder)? {
+        tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
+    }
     let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
     // Repeating the flag gives no further certainty that the blobs belong to this database.
     collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
@@ -207,6 +215,7 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
 struct Sockets {
     runtime: Runtime,
     acceptor: TlsAcceptor,
+    certificates: Arc<ServerCertificates>,
     listener: TcpListener,
     address: SocketAddr,
     monitor: Option<TcpListener>,
@@ -222,13 +231,11 @@ impl Sockets {
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
         let acceptor = certificates::acceptor(config)?;
-        for warning in certificates::certificate_warnings(config)? {
-            tracing::warn!("{warning}");
-        }
+        let certificates = Arc::new(ServerCertificates::read(config)?);
         let listener = bind(config.address)?;
         let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
         let monitor = config.metrics.map(bind).transpose()?;
-        Ok(Self { runtime, acceptor, listener, address, monitor })
+        Ok(Self { runtime, acceptor, certificates, listener, address, monitor })
     }
 
     fn serve(
@@ -238,12 +245,14 @@ impl Sockets {
         database: Arc<SqliteState>,
         lock: File,
     ) -> Server {
-        let Self { runtime, acceptor, listener, address, monitor } = self;
+        let Self { runtime, acceptor, certificates, listener, address, monitor } = self;
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            runtime.spawn(metrics_http::serve(monitor, HealthSource::of(&service.core)));
+            let source = HealthSource::of(&service.core, Arc::clone(&certificates));
+            runtime.spawn(metrics_http::serve(monitor, source));
         }
+        runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
         let (accepted, incoming) = mpsc::channel(1);
         let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
         let connections = Arc::clone(&service.connections);
@@ -399,7 +408,7 @@ pub(crate) mod tests {
             tenants: vec![ann],
             sets: vec!["insecure-toy11".to_owned()],
             allow_insecure: true,
-            engine: crate::config::Engine::Cpu,
+            engine: crate::config::EngineChoice::Cpu,
             ..Config::default()
         }
     }

@@ -9,7 +9,7 @@ mod common;
 use common::{address, config, follow, names, owner};
 use hetal_client::rpc::{EventKind, JobInfo, JobProgress, JobState, Phase, Remote};
 use hetal_cuda::emulated;
-use hetal_server::config::Engine;
+use hetal_server::config::EngineChoice;
 use hetal_server::{Config, Server, ShutdownReason};
 use hetal_testkit::TempDir;
 use std::path::Path;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A time limit far beyond the duration of these tests.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-fn start(folder: &Path, engine: Engine) -> (Server, Arc<Remote>) {
+fn start(folder: &Path, engine: EngineChoice) -> (Server, Arc<Remote>) {
     let running = hetal_server::start(Config { engine, ..config(folder) }).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     (running, Arc::new(remote))
@@ -63,13 +63,13 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
         return;
     }
     let (dir, other) = (TempDir::new(), TempDir::new());
-    let (cpu, remote) = start(other.path(), Engine::Cpu);
+    let (cpu, remote) = start(other.path(), EngineChoice::Cpu);
     let expected = names(&follow(&remote, train(&remote).id, |_| {}));
     cpu.stop();
 
     // Enough to open the GPU, but not for a training.
     emulated::install(24 << 20);
-    let (running, remote) = start(dir.path(), Engine::Cuda);
+    let (running, remote) = start(dir.path(), EngineChoice::Cuda);
     let job = train(&remote);
     let failed = follow_to_failure(&remote, &job);
     assert!(failed.contains("the job needs") && failed.contains("GiB of GPU memory"), "{failed}");
@@ -77,7 +77,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
     running.stop();
 
     let launches = emulated::install(usize::MAX);
-    let (running, remote) = start(dir.path(), Engine::Cuda);
+    let (running, remote) = start(dir.path(), EngineChoice::Cuda);
     let job = train(&remote);
     wait(&remote, &job, |progress| progress.phase == Phase::Training && progress.iterations == 1);
     launches.store(0, Ordering::Relaxed);
@@ -91,7 +91,7 @@ fn a_card_that_is_full_or_lost_costs_nothing_but_time() {
 
     // Another process would have another GPU.
     emulated::install(usize::MAX);
-    let (running, remote) = start(dir.path(), Engine::Auto);
+    let (running, remote) = start(dir.path(), EngineChoice::Auto);
     let mut rested = false;
     let outputs = follow(&remote, job.id, |event| {
         rested |= matches!(event.kind, EventKind::Progress(JobProgress { resting: true, .. }));

@@ -56,7 +56,7 @@ pub struct Arguments {
     pub dir: PathBuf,
     /// What the server computes on; auto uses a GPU if there is one.
     #[arg(long, default_value = "auto")]
-    pub engine: hetal_server::config::Engine,
+    pub engine: hetal_server::config::EngineChoice,
     /// The parameter set; only the default is secure.
     #[arg(long, default_value = "full", hide = true)]
     pub set: String,

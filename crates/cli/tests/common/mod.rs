@@ -62,7 +62,7 @@ impl Server {
             tenants: vec![tenant],
             sets: vec![SET.to_owned()],
             allow_insecure: true,
-            engine: hetal_server::config::Engine::Cpu,
+            engine: hetal_server::config::EngineChoice::Cpu,
             ..Config::default()
         };
         change(&mut config);

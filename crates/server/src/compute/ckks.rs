@@ -2,7 +2,7 @@
 //! ciphertexts as blobs.
 
 use crate::compute::executor::Executor;
-use crate::jobs::key_requirements::{KeyRequirementsCache, OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::required_keys::{OLD_KEYS_HINT, RequiredKeysCache, describe_key_error};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
@@ -68,7 +68,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         input: JobInput<'a>,
         params: Arc<Params>,
         DevicePlan { device, resident_batches }: DevicePlan<B>,
-        key_requirements: &KeyRequirementsCache,
+        required_keys: &RequiredKeysCache,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
         let JobInput { blobs, job, key_file } = input;
@@ -95,7 +95,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             }
         }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
-        let needs = key_requirements.find(&params, &job.tenant, training, &circuit)?;
+        let needs = required_keys.find(&params, &job.tenant, training, &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })

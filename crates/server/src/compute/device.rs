@@ -2,8 +2,8 @@
 
 use crate::compute::memory_estimate::{DryRun, MemoryEstimate};
 use crate::compute::param_registry::ParamRegistry;
-use crate::config::{Config, Engine};
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::config::{Config, EngineChoice};
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::spec::{JobSpec, TrainingSpec};
 use crate::store::state::Job;
 use crate::tenants::Tenant;
@@ -47,12 +47,12 @@ impl Devices {
     }
 
     fn choose(
-        engine: Engine,
+        engine: EngineChoice,
         wanted: &[usize],
         count: impl FnOnce() -> hetal_cuda::Result<usize>,
         works: impl Fn(usize) -> hetal_cuda::Result<()>,
     ) -> Result<Self> {
-        if engine == Engine::Cpu {
+        if engine == EngineChoice::Cpu {
             return Ok(Self::default());
         }
         let none = || hetal_cuda::Error::NoGpu { reason: "the driver reports none".to_owned() };
@@ -63,14 +63,14 @@ impl Devices {
             match works(card) {
                 Ok(()) => cards.push(card),
                 // The operator asked for this GPU by number.
-                Err(error) if engine == Engine::Cuda && !wanted.is_empty() => return Err(Error::gpu(&error)),
+                Err(error) if engine == EngineChoice::Cuda && !wanted.is_empty() => return Err(Error::gpu(&error)),
                 Err(error) => {
                     tracing::warn!(card, %error, "skipped a GPU that does not work");
                     problem = error;
                 }
             }
         }
-        if cards.is_empty() && engine == Engine::Cuda {
+        if cards.is_empty() && engine == EngineChoice::Cuda {
             return Err(Error::gpu(&problem));
         }
         if cards.is_empty() {
@@ -179,7 +179,7 @@ pub fn plan_memory(
     params: &Arc<Params>,
     job: &Job,
     out_of_memory: u32,
-    cache: &KeyRequirementsCache,
+    cache: &RequiredKeysCache,
 ) -> Result<Option<MemoryPlan>> {
     let JobSpec::Training(training) = &job.spec else { return Ok(None) };
     let (free, total) = gpu.memory().map_err(|error| Error::gpu(&error))?;
@@ -213,7 +213,7 @@ struct PlanRequest<'a> {
 fn plan(
     params: &Arc<Params>,
     request: &PlanRequest<'_>,
-    cache: &KeyRequirementsCache,
+    cache: &RequiredKeysCache,
     memory: GpuMemory,
 ) -> Result<MemoryPlan> {
     let &PlanRequest { tenant, training, has_checkpoint } = request;
@@ -343,21 +343,21 @@ mod tests {
         let chosen = |engine, wanted: &[usize], count| Devices::choose(engine, wanted, || count, broken);
         let cards = |cards: &[usize]| Ok(Devices { cards: cards.to_vec() });
         let no_driver = || Err(hetal_cuda::Error::NoGpu { reason: "no driver".to_owned() });
-        assert_eq!(chosen(Engine::Cpu, &[0], Ok(4)), cards(&[]));
-        for engine in [Engine::Auto, Engine::Cuda] {
+        assert_eq!(chosen(EngineChoice::Cpu, &[0], Ok(4)), cards(&[]));
+        for engine in [EngineChoice::Auto, EngineChoice::Cuda] {
             assert_eq!(chosen(engine, &[], Ok(4)), cards(&[0, 2, 3]));
             assert_eq!(chosen(engine, &[3, 0], Ok(4)), cards(&[3, 0]));
         }
-        assert_eq!(chosen(Engine::Auto, &[1, 2], Ok(4)), cards(&[2]));
+        assert_eq!(chosen(EngineChoice::Auto, &[1, 2], Ok(4)), cards(&[2]));
         assert!(
-            matches!(chosen(Engine::Cuda, &[1, 2], Ok(4)), Err(Error::Device { reason, .. }) if reason.contains("lost"))
+            matches!(chosen(EngineChoice::Cuda, &[1, 2], Ok(4)), Err(Error::Device { reason, .. }) if reason.contains("lost"))
         );
-        assert_eq!(chosen(Engine::Auto, &[1], Ok(4)), cards(&[]));
-        assert_eq!(chosen(Engine::Auto, &[], no_driver()), cards(&[]));
-        let refused = chosen(Engine::Cuda, &[], no_driver());
+        assert_eq!(chosen(EngineChoice::Auto, &[1], Ok(4)), cards(&[]));
+        assert_eq!(chosen(EngineChoice::Auto, &[], no_driver()), cards(&[]));
+        let refused = chosen(EngineChoice::Cuda, &[], no_driver());
         assert!(matches!(refused, Err(Error::Device { reason, is_full: false }) if reason.contains("no driver")));
         assert!(
-            matches!(chosen(Engine::Cuda, &[], Ok(0)), Err(Error::Device { reason, .. }) if reason.contains("no GPU"))
+            matches!(chosen(EngineChoice::Cuda, &[], Ok(0)), Err(Error::Device { reason, .. }) if reason.contains("no GPU"))
         );
     }
 
@@ -384,7 +384,7 @@ mod tests {
             validation: vec![row_blob(64); 2],
             agreement: AgreementLimits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
         };
-        let (lists, ann) = (KeyRequirementsCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
+        let (lists, ann) = (RequiredKeysCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // The cache keeps entries of tenants apart.
         let bob = Tenant::try_from("bob".to_owned()).unwrap();
         let circuit = training.circuit(&params).unwrap();

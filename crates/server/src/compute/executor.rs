@@ -4,7 +4,7 @@
 //! that faults can be injected into everything around the computation.
 
 use crate::jobs::spec::{RowBlob, TrainingSpec};
-use crate::store::blobs::{self, Blobs, Key, Namespace};
+use crate::store::blobs::{self, BlobKey, Blobs, Namespace};
 use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::nesterov::StepSize;
@@ -74,7 +74,7 @@ pub trait Executor {
 
     /// Reads an uploaded blob.
     fn upload(&self, name: BlobName, size: u64) -> Result<Vec<u8>> {
-        let read = blobs::read(self.blobs(), &Key::new(&self.job().tenant, Namespace::Uploads, name), size);
+        let read = blobs::read(self.blobs(), &BlobKey::new(&self.job().tenant, Namespace::Uploads, name), size);
         read.map_err(|error| match error {
             Error::Damaged { .. } | Error::NoBlob { .. } => Error::DamagedUpload { name },
             other => other,
@@ -98,7 +98,7 @@ pub trait Executor {
         }
         let name = blobs::name_of(&bytes);
         if !is_stored(name) {
-            self.blobs().put(&Key::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
+            self.blobs().put(&BlobKey::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
         }
         Ok((name, bytes.len() as u64))
     }
@@ -106,7 +106,7 @@ pub trait Executor {
     /// Reads exactly `count` ciphertexts from a blob.
     fn load(&self, namespace: Namespace, name: BlobName, count: usize) -> Result<Vec<Self::Ct>> {
         let max_bytes = count as u64 * self.max_ciphertext_bytes();
-        let bytes = blobs::read(self.blobs(), &Key::new(&self.job().tenant, namespace, name), max_bytes)?;
+        let bytes = blobs::read(self.blobs(), &BlobKey::new(&self.job().tenant, namespace, name), max_bytes)?;
         let bad = |reason: String| Error::failed(format!("blob {name}: {reason}"));
         let mut rest = &bytes[..];
         let read = |_| self.decode(&mut rest).map_err(|e| bad(e.to_string()));
@@ -116,7 +116,7 @@ pub trait Executor {
 
     /// Deletes a blob of the job. If this fails, the next start of the server deletes the blob.
     fn delete_output(&self, name: BlobName) {
-        let key = Key::new(&self.job().tenant, Namespace::Job(self.job().id), name);
+        let key = BlobKey::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {
             tracing::warn!(%key, %error, "could not delete an unused blob");
         }

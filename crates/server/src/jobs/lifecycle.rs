@@ -1,6 +1,6 @@
 //! The end of jobs: cancellation, deletion, and the removal of what they no longer need.
 
-use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::gc::referenced_blobs;
 use crate::store::state::{JobSummary, Millis, State};
 use crate::tenants::Tenant;
@@ -32,7 +32,7 @@ fn try_clear_ended(state: &dyn State, blobs: &dyn Blobs, tenant: &Tenant, id: Jo
     let keep = referenced_blobs(state, tenant, id)?;
     for name in blobs.list(tenant, Namespace::Job(id))? {
         if !keep.contains(&name) {
-            blobs.delete(&Key::new(tenant, Namespace::Job(id), name))?;
+            blobs.delete(&BlobKey::new(tenant, Namespace::Job(id), name))?;
         }
     }
     Ok(())

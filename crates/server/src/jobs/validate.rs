@@ -1,6 +1,6 @@
 //! Validation of requests: a client's request becomes a job spec or an error.
 
-use super::key_requirements::{KeyRequirements, KeyRequirementsCache, OLD_KEYS_HINT};
+use super::required_keys::{OLD_KEYS_HINT, RequiredKeys, RequiredKeysCache};
 use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::compute::param_registry::ParamRegistry;
 use crate::store::state::{BlobKind, EventLimit, State};
@@ -27,7 +27,7 @@ pub struct RequestValidator<'a> {
     /// The tenant who makes the request.
     pub tenant: &'a Tenant,
     /// Key requirements of earlier requests.
-    pub key_requirements: &'a KeyRequirementsCache,
+    pub required_keys: &'a RequiredKeysCache,
 }
 
 /// A validated training.
@@ -37,7 +37,7 @@ pub struct ValidTraining {
     /// The parameter set.
     pub params: Arc<Params>,
     /// The keys that it needs.
-    pub requirements: Arc<KeyRequirements>,
+    pub requirements: Arc<RequiredKeys>,
 }
 
 impl RequestValidator<'_> {
@@ -73,7 +73,7 @@ impl RequestValidator<'_> {
             }
         }
         self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
-        let requirements = self.key_requirements.find(&params, self.tenant, &training, &circuit)?;
+        let requirements = self.required_keys.find(&params, self.tenant, &training, &circuit)?;
         let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
         self.check_upload(training.keys, BlobKind::Keys, size)?;
         Ok(ValidTraining { spec: training, params, requirements })

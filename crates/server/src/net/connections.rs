@@ -2,19 +2,23 @@
 //!
 //! Unauthenticated connections may use a quarter of all places, and a tenant at most half. Above a
 //! limit on unauthenticated connections, the oldest from the busiest address is closed, so a flood
-//! from one address only evicts itself. If all places are taken, an unauthenticated connection
-//! is closed first, then the one of the tenant with the most connections that has been quiet
-//! for longest.
+//! from one address only evicts itself. If all places are taken, an unauthenticated connection is
+//! closed first, then an idle one: of the tenant with the most connections, the one that has been
+//! idle for longest. A connection with a running request is never closed for a newcomer. If all are
+//! busy, the newcomer is refused.
 
 use crate::tenants::{Fingerprint, Tenant};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Refused requests after which a connection is closed.
-const REFUSALS: u32 = 8;
+/// Requests with unknown credentials after which a connection is closed.
+const MAX_REFUSALS: u32 = 8;
+/// The time after which one such request is forgiven. Requests with valid credentials forgive none.
+const REFUSAL_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
@@ -46,10 +50,26 @@ struct OpenConnection {
     _close: oneshot::Sender<()>,
     /// The tenants that used it, with their credentials. Empty before authentication.
     tenants: BTreeMap<Tenant, Fingerprint>,
-    refusals: u32,
+    refusals: Refusals,
     active_requests: usize,
     opened: Instant,
-    quiet_since: Instant,
+    /// The end of its last request, or its beginning.
+    idle_since: Instant,
+}
+
+/// The requests of a connection with unknown credentials, as a leaky bucket: each is forgiven after
+/// a while.
+struct Refusals {
+    /// When all of them are forgiven.
+    until: Instant,
+}
+
+impl Refusals {
+    /// Counts a refusal at the time `now`. Returns whether there are too many.
+    fn add(&mut self, now: Instant) -> bool {
+        self.until = self.until.max(now) + REFUSAL_LIFETIME;
+        self.until - now > REFUSAL_LIFETIME * (MAX_REFUSALS - 1)
+    }
 }
 
 impl Open {
@@ -65,14 +85,14 @@ impl Open {
         self.preauth().find(|(_, address)| counts[address] == highest).map(|(number, _)| number)
     }
 
-    /// The connection of the tenant with the most connections that has been quiet for longest. One
-    /// without requests goes first.
-    fn tenant_candidate(&self) -> Option<u64> {
+    /// Of the tenants with idle connections, takes the one with the most connections, and of his
+    /// idle connections the one that has been idle for longest.
+    fn idle_candidate(&self) -> Option<u64> {
         let mut counts: HashMap<&Tenant, usize> = HashMap::new();
         self.by_age.values().flat_map(|open| open.tenants.keys()).for_each(|t| *counts.entry(t).or_default() += 1);
-        let busiest = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
-        let own = self.by_age.iter().filter(|(_, open)| open.tenants.contains_key(busiest));
-        own.min_by_key(|(_, open)| (open.active_requests > 0, open.quiet_since)).map(|(number, _)| *number)
+        let idle = self.by_age.iter().filter(|(_, open)| open.active_requests == 0);
+        let most = |open: &OpenConnection| open.tenants.keys().map(|tenant| counts[tenant]).max();
+        idle.min_by_key(|(_, open)| (Reverse(most(open)), open.idle_since)).map(|(number, _)| *number)
     }
 
     fn connections_of(&self, tenant: &Tenant) -> usize {
@@ -94,13 +114,19 @@ impl Connections {
         Self { limits: ConnectionLimits { per_tenant, ..limits }, open: Arc::default() }
     }
 
+    /// The most connections of one tenant.
+    pub fn per_tenant(&self) -> usize {
+        self.limits.per_tenant
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a connection, and closes another if a limit is reached. The receiver completes
-    /// when the new connection must close.
-    pub fn register(&self, address: IpAddr) -> (ConnectionSlot, oneshot::Receiver<()>) {
+    /// when the new connection must close. Returns `None` if all places are taken by connections
+    /// with running requests.
+    pub fn register(&self, address: IpAddr) -> Option<(ConnectionSlot, oneshot::Receiver<()>)> {
         let (close, closed) = oneshot::channel();
         let mut open = self.lock();
         if open.preauth().filter(|(_, other)| *other == address).count() >= self.limits.preauth_per_address {
@@ -112,29 +138,29 @@ impl Connections {
             open.close(candidate);
         }
         if open.by_age.len() >= self.limits.total {
-            let candidate = open.preauth_candidate().or_else(|| open.tenant_candidate());
-            open.close(candidate);
+            let candidate = open.preauth_candidate().or_else(|| open.idle_candidate())?;
+            open.close(Some(candidate));
         }
-        let number = open.next;
+        let (number, now) = (open.next, Instant::now());
         open.next += 1;
         let connection = OpenConnection {
             address,
             _close: close,
             tenants: BTreeMap::new(),
-            refusals: 0,
+            refusals: Refusals { until: now },
             active_requests: 0,
-            opened: Instant::now(),
-            quiet_since: Instant::now(),
+            opened: now,
+            idle_since: now,
         };
         open.by_age.insert(number, connection);
         let per_tenant = self.limits.per_tenant;
-        (ConnectionSlot { number, per_tenant, open: Arc::clone(&self.open) }, closed)
+        Some((ConnectionSlot { number, per_tenant, open: Arc::clone(&self.open) }, closed))
     }
 
-    /// Closes authenticated connections without requests for `idle`. Returns their number.
+    /// Closes authenticated connections that have been idle for that long. Returns their number.
     pub fn close_idle(&self, idle: Duration) -> usize {
         self.close_where(|open| {
-            !open.tenants.is_empty() && open.active_requests == 0 && open.quiet_since.elapsed() >= idle
+            !open.tenants.is_empty() && open.active_requests == 0 && open.idle_since.elapsed() >= idle
         })
     }
 
@@ -157,7 +183,7 @@ impl Connections {
     }
 }
 
-/// The place of one connection, until this is dropped.
+/// The place of one connection. It is free again when this is dropped.
 pub struct ConnectionSlot {
     number: u64,
     per_tenant: usize,
@@ -171,7 +197,7 @@ impl ConnectionSlot {
         open.by_age.get_mut(&self.number).map(change)
     }
 
-    /// Counts the connection as one of the tenant's. Returns false if he has too many.
+    /// Counts the connection as one of the tenant's. Returns false if the tenant has too many.
     pub fn admit(&self, tenant: &Tenant, credential: Fingerprint) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let known = open.by_age.get(&self.number).is_some_and(|open| open.tenants.contains_key(tenant));
@@ -180,24 +206,23 @@ impl ConnectionSlot {
         }
         if let Some(connection) = open.by_age.get_mut(&self.number) {
             connection.tenants.insert(tenant.clone(), credential);
-            connection.refusals = 0;
         }
         true
     }
 
     /// Counts a request with unknown credentials. Too many close the connection, also one that was
     /// authenticated before.
-    pub fn refused(&self) {
-        let refusals = self.with(|open| {
-            open.refusals += 1;
-            open.refusals
-        });
-        if refusals.is_some_and(|refusals| refusals >= REFUSALS) {
+    pub fn count_refusal(&self) {
+        self.count_refusal_at(Instant::now());
+    }
+
+    fn count_refusal_at(&self, now: Instant) {
+        if self.with(|open| open.refusals.add(now)) == Some(true) {
             self.open.lock().unwrap_or_else(PoisonError::into_inner).close(Some(self.number));
         }
     }
 
-    /// Counts a request, until the result is dropped.
+    /// Counts a running request, until the result and all its clones are dropped.
     pub fn begin_request(self: &Arc<Self>) -> ActiveRequest {
         self.with(|open| open.active_requests += 1);
         ActiveRequest(Arc::new(RequestCount(Arc::clone(self))))
@@ -220,7 +245,7 @@ impl Drop for RequestCount {
     fn drop(&mut self) {
         self.0.with(|open| {
             open.active_requests -= 1;
-            open.quiet_since = Instant::now();
+            open.idle_since = Instant::now();
         });
     }
 }
@@ -237,7 +262,7 @@ mod tests {
     type Registered = (Arc<ConnectionSlot>, oneshot::Receiver<()>);
 
     fn register(connections: &Connections, address: IpAddr) -> Registered {
-        let (slot, closed) = connections.register(address);
+        let (slot, closed) = connections.register(address).unwrap();
         (Arc::new(slot), closed)
     }
 
@@ -305,7 +330,7 @@ mod tests {
         assert!(slot.admit(&tenant("ann"), credential("ann")));
     }
 
-    /// Tenants who take all places keep nobody out.
+    /// Tenants who take all places with idle connections keep nobody out.
     #[test]
     fn a_newcomer_finds_a_place_in_a_full_house() {
         let connections = Connections::new(LIMITS);
@@ -314,11 +339,32 @@ mod tests {
         let _request = ann[0].0.begin_request();
         let mut newcomer = register(&connections, HERE);
         assert!(stays(&mut newcomer) && others.iter_mut().all(stays));
-        assert!(stays(&mut ann[0]), "a connection with a request goes last");
+        assert!(stays(&mut ann[0]), "it has a request");
         assert_eq!(ann.iter_mut().filter_map(|c| (!stays(c)).then_some(())).count(), 1);
         // The next newcomer replaces the first one.
         let mut next = register(&connections, HERE);
         assert!(!stays(&mut newcomer) && stays(&mut next) && others.iter_mut().all(stays));
+    }
+
+    /// A connection with a running request is never closed for a newcomer, who may be anybody.
+    #[test]
+    fn busy_connections_are_not_closed_for_a_newcomer() {
+        let connections = Connections::new(LIMITS);
+        let mut ann: Vec<_> = (0..4).map(|_| authenticated(&connections, "ann")).collect();
+        let mut others = ["bob", "carol", "dave", "eve"].map(|name| authenticated(&connections, name));
+        let requests: Vec<_> = ann.iter().chain(&others[..3]).map(|(slot, _)| slot.begin_request()).collect();
+        // Eve's only connection is idle, although others have more.
+        let mut newcomer = register(&connections, HERE);
+        assert!(stays(&mut newcomer) && !stays(&mut others[3]));
+        assert!(newcomer.0.admit(&tenant("eve"), credential("eve")));
+        let busy = newcomer.0.begin_request();
+        assert!(connections.register(HERE).is_none(), "all are busy");
+        assert!(stays(&mut newcomer) && ann.iter_mut().chain(&mut others[..3]).all(stays));
+        // A request that ends makes room.
+        drop(busy);
+        let _next = register(&connections, HERE);
+        assert!(!stays(&mut newcomer));
+        drop(requests);
     }
 
     #[test]
@@ -352,9 +398,27 @@ mod tests {
         );
         assert!(!stays(&mut ann) && stays(&mut bob) && stays(&mut eve));
         // A connection that was authenticated once has no more refusals than any other.
-        (1..REFUSALS).for_each(|_| eve.0.refused());
+        (1..MAX_REFUSALS).for_each(|_| eve.0.count_refusal());
         assert!(stays(&mut eve));
-        eve.0.refused();
+        eve.0.count_refusal();
         assert!(!stays(&mut eve));
+    }
+
+    /// Right tokens between wrong ones do not make up for them. Time does.
+    #[test]
+    fn right_tokens_do_not_make_up_for_wrong_ones() {
+        let connections = Connections::new(LIMITS);
+        let [mut guesses, mut errs] = ["ann", "bob"].map(|name| authenticated(&connections, name));
+        let start = Instant::now();
+        for _ in 1..MAX_REFUSALS {
+            guesses.0.count_refusal_at(start);
+        }
+        assert!(guesses.0.admit(&tenant("ann"), credential("ann")) && stays(&mut guesses));
+        guesses.0.count_refusal_at(start);
+        assert!(!stays(&mut guesses));
+        for n in 0..10 * MAX_REFUSALS {
+            errs.0.count_refusal_at(start + REFUSAL_LIFETIME * n);
+        }
+        assert!(stays(&mut errs), "one now and then is forgiven");
     }
 }

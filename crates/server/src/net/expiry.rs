@@ -1,11 +1,50 @@
-//! The end of a certificate's validity.
+//! The end of a certificate's validity, and the operator's warnings before it.
 
-use crate::clock;
+use crate::clock::{self, Clock};
+use crate::net::certificates::ServerCertificates;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long before the end of a certificate the operator is warned.
 const WARNING: Duration = Duration::from_secs(60 * DAY);
 const DAY: u64 = 24 * 3600;
+
+/// How often a running server looks at the clock.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Repeats the warnings about certificates every day.
+pub struct DailyWarnings {
+    certificates: Arc<ServerCertificates>,
+    clock: Clock,
+    /// The day of the last warnings, since 1970.
+    day: Option<u64>,
+}
+
+impl DailyWarnings {
+    /// Warnings about these certificates.
+    pub fn new(certificates: Arc<ServerCertificates>, clock: Clock) -> Self {
+        Self { certificates, clock, day: None }
+    }
+
+    /// The warnings that are due: all of them, once on each day.
+    fn due(&mut self) -> Vec<String> {
+        let now = (self.clock)() / 1000;
+        if self.day.replace(now / DAY) == Some(now / DAY) {
+            return Vec::new();
+        }
+        self.certificates.warnings(now)
+    }
+
+    /// Logs the warnings now and on each later day.
+    pub async fn run(mut self) {
+        loop {
+            for warning in self.due() {
+                tracing::warn!("{warning}");
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+}
 
 /// A warning if a certificate (DER) has ended or ends soon. `now` is in seconds since 1970.
 pub fn warning(name: &str, der: &[u8], now: u64) -> Option<String> {
@@ -25,7 +64,7 @@ pub fn now() -> u64 {
 }
 
 /// The last second in which a certificate (DER) is valid, since 1970.
-fn not_after(der: &[u8]) -> Option<u64> {
+pub fn not_after(der: &[u8]) -> Option<u64> {
     let (_, certificate, _) = element(der)?;
     let (_, mut body, _) = element(certificate)?;
     // Version (optional), serial number, algorithm and issuer come before the validity.
@@ -104,6 +143,34 @@ mod tests {
         }
         let whole = certificate(2030, 1, 1);
         (0..whole.len().min(150)).for_each(|len| assert_eq!(not_after(&whole[..len]), None, "{len}"));
+    }
+
+    /// A server that runs for long warns on each day, by the clock that it is given.
+    #[test]
+    fn the_operator_is_warned_every_day() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let (dir, end) = (hetal_testkit::TempDir::new(), 1_772_323_200);
+        let file = dir.path().join("server.pem");
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(2026, 3, 1);
+        std::fs::write(&file, params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()).unwrap();
+        let config = crate::Config { certificate: Some(file), ..crate::Config::default() };
+        let certificates = Arc::new(ServerCertificates::read(&config).unwrap());
+        let now = Arc::new(AtomicU64::new(0));
+        let set = |seconds: u64| now.store(1000 * seconds, Ordering::Relaxed);
+        let clock = Arc::clone(&now);
+        let mut daily = DailyWarnings::new(Arc::clone(&certificates), Arc::new(move || clock.load(Ordering::Relaxed)));
+        let warned = |daily: &mut DailyWarnings, seconds| {
+            set(seconds);
+            daily.due().len()
+        };
+        let times = [end - 61 * DAY, end - 59 * DAY, end - 59 * DAY + 3600, end - 58 * DAY, end + DAY, end + DAY + 1];
+        assert_eq!(times.map(|seconds| warned(&mut daily, seconds)), [0, 1, 0, 1, 1, 0]);
+        // A clock that was set back does not silence the warnings.
+        assert_eq!(warned(&mut daily, end - 2 * DAY), 1);
+        let left = |seconds| certificates.seconds_left(seconds);
+        assert_eq!((left(end - 5), left(end + 7)), (Some(5), Some(-7)));
+        assert_eq!(ServerCertificates::default().seconds_left(end), None);
     }
 
     #[test]

@@ -2,6 +2,6 @@
 
 pub mod certificates;
 pub mod connections;
-mod expiry;
+pub mod expiry;
 pub mod metrics_http;
 pub mod tls;

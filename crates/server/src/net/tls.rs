@@ -3,6 +3,7 @@
 use crate::net::connections::{ActiveRequest, ConnectionSlot, Connections};
 use crate::tenants::{Fingerprint, Tenant};
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,32 +25,39 @@ pub async fn accept(
     acceptor: TlsAcceptor,
     connections: Arc<Connections>,
     handshake_timeout: Duration,
-    out: mpsc::Sender<Connection>,
+    out: mpsc::Sender<TlsConnection>,
 ) {
     while !out.is_closed() {
         let (tcp, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely out of file descriptors: other connections must close first.
-                tracing::warn!(%error, "could not accept a connection");
+                tracing::warn!(
+                    %error,
+                    "could not accept a connection: if too many files are open, raise the limit of the process or lower \
+                     bounds.connections"
+                );
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         let (acceptor, out) = (acceptor.clone(), out.clone());
-        let (slot, mut closed) = connections.register(network_of(peer.ip()));
+        let Some((slot, mut closed)) = connections.register(network_of(peer.ip())) else {
+            tracing::debug!(%peer, "refused a connection: all places are taken by connections with running requests");
+            continue;
+        };
         tokio::spawn(async move {
             let _ = tcp.set_nodelay(true);
             let accepted = tokio::select! {
                 accepted = tokio::time::timeout(handshake_timeout, acceptor.accept(tcp)) => accepted,
-                _ = &mut closed => return tracing::debug!(%peer, "evicted: too many unauthenticated connections"),
+                _ = &mut closed => return tracing::debug!(%peer, "closed a connection without credentials: a limit of such connections is reached"),
             };
             match accepted {
                 Ok(Ok(stream)) => {
-                    let _ = out.send(Connection::new(stream, peer, handshake_timeout, closed, slot)).await;
+                    let _ = out.send(TlsConnection::new(stream, peer, handshake_timeout, closed, slot)).await;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-                Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, ?handshake_timeout, "the TLS handshake took too long"),
             }
         });
     }
@@ -64,10 +72,10 @@ fn network_of(address: IpAddr) -> IpAddr {
 }
 
 /// A client connection.
-pub struct Connection {
+pub struct TlsConnection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
-    /// Closes the connection unless it authenticates before.
+    /// When the connection is closed, unless it has shown valid credentials by then.
     deadline: Pin<Box<Sleep>>,
     /// Completes when the connection must close; `None` afterwards.
     closed: Option<oneshot::Receiver<()>>,
@@ -85,25 +93,25 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Counts the connection as one of the tenant's. Returns false if he has too many.
+    /// Counts the connection as one of the tenant's. Returns false if the tenant has too many.
     pub fn admit(&self, tenant: &Tenant, credential: Fingerprint) -> bool {
         let admitted = self.slot.admit(tenant, credential);
         self.authenticated.fetch_or(admitted, Ordering::Relaxed);
         admitted
     }
 
-    /// Counts a request with unknown credentials.
-    pub fn refused(&self) {
-        self.slot.refused();
+    /// Counts a request with unknown credentials. Too many of them close the connection.
+    pub fn count_refusal(&self) {
+        self.slot.count_refusal();
     }
 
-    /// Counts a request, until the result is dropped.
+    /// Counts a running request, until the result and all its clones are dropped.
     pub fn begin_request(&self) -> ActiveRequest {
         self.slot.begin_request()
     }
 }
 
-impl Connection {
+impl TlsConnection {
     fn new(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
@@ -128,7 +136,7 @@ impl Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for TlsConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
@@ -136,19 +144,21 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for TlsConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         if self.is_closed(cx) {
-            return Poll::Ready(Err(std::io::ErrorKind::ConnectionAborted.into()));
+            let reason = "the server closed the connection because of a limit or revoked credentials";
+            return Poll::Ready(Err(std::io::Error::new(ErrorKind::ConnectionAborted, reason)));
         }
         if !self.peer.authenticated.load(Ordering::Relaxed) && self.deadline.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+            let reason = "the connection showed no valid credentials in time";
+            return Poll::Ready(Err(std::io::Error::new(ErrorKind::TimedOut, reason)));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for TlsConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -168,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_of_one_person_is_one_neighbourhood() {
+    fn addresses_of_one_ipv6_network_count_as_one_client() {
         let of = |text: &str| network_of(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));

@@ -59,7 +59,7 @@ where
             Ok(admitted) => admitted,
             Err(error) => {
                 if let (None, Some(peer)) = (&audited.tenant, &peer) {
-                    peer.refused();
+                    peer.count_refusal();
                 }
                 let status = Status::from(error);
                 audited.end(status.code());

@@ -1,11 +1,11 @@
 //! Requests that create jobs.
 
 use super::Service;
-use crate::jobs::key_requirements::{OLD_KEYS_HINT, describe_key_error};
+use crate::jobs::required_keys::{OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::spec::JobSpec;
 use crate::jobs::validate::{RequestValidator, ValidTraining, check_batch_count};
 use crate::limits::admission::Admission;
-use crate::store::blobs::{Key, Namespace, has_content};
+use crate::store::blobs::{BlobKey, Namespace, has_content};
 use crate::store::state::NewJob;
 use crate::tenants::Tenant;
 use crate::{Error, Result, clock};
@@ -49,7 +49,7 @@ impl Service {
             hide: self.core.config.hide_hyperparameters,
             state: &*self.core.state,
             tenant,
-            key_requirements: &self.core.key_requirements,
+            required_keys: &self.core.required_keys,
         };
         let spec = match &message.work {
             Some(v1::create_job_request::Work::Training(message)) => {
@@ -80,7 +80,7 @@ impl Service {
         params: &Arc<Params>,
         expected: &[(KeyId, usize)],
     ) -> Result<()> {
-        let path = match self.core.blobs.local(&Key::new(tenant, Namespace::Uploads, name)) {
+        let path = match self.core.blobs.local(&BlobKey::new(tenant, Namespace::Uploads, name)) {
             Ok(Some(path)) => path,
             Ok(None) | Err(Error::Damaged { .. }) => return Err(self.uploads.distrust(tenant, name)),
             Err(error) => return Err(error),

@@ -299,7 +299,9 @@ impl Service {
     pub fn admit(&self, identity: Identity, peer: Option<&Peer>) -> Result<Admitted> {
         let Identity { tenant, credential } = identity;
         if peer.is_some_and(|peer| !peer.admit(&tenant, credential)) {
-            return Err(Error::Limit { message: "too many connections: reuse the open ones".to_owned() });
+            let most = self.connections.per_tenant();
+            let message = format!("a tenant may have {most} connections: close some, or use the open ones");
+            return Err(Error::Limit { message });
         }
         let rate = self.core.config.bounds.request_rate;
         let message = || format!("too many requests: at most {rate} a second are served, try again later");

@@ -4,7 +4,7 @@ use super::{Handler, Service};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::concurrency::Permit;
 use crate::metrics::add;
-use crate::store::blobs::{Key, Namespace};
+use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{EventLimit, JobState};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -110,7 +110,7 @@ impl Service {
     pub(super) fn open_output(&self, tenant: &Tenant, message: &v1::DownloadRequest) -> Result<Box<dyn Read + Send>> {
         let (id, name) = (job_id(&message.job)?, blob_name(&message.blob)?);
         self.core.state.summary(tenant, id)?;
-        let (key, offset) = (Key::new(tenant, Namespace::Job(id), name), message.offset);
+        let (key, offset) = (BlobKey::new(tenant, Namespace::Job(id), name), message.offset);
         let size = self.core.blobs.len(&key)?.ok_or_else(|| key.missing())?;
         if offset > size {
             return Err(Error::invalid(format!(

@@ -1,7 +1,8 @@
-//! The server's folder: its permissions and its lock.
+//! The server's folder: its permissions, its lock, and private files in it.
 
 use crate::{Error, Result};
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 /// Creates the folder with access for its owner only. It contains labels, verdicts, and which
@@ -27,6 +28,19 @@ pub fn lock(folder: &Path) -> Result<File> {
         reason: format!("{} is in use by another server: stop it, or choose another folder", folder.display()),
     })?;
     Ok(file)
+}
+
+/// Writes a file atomically, readable only by its owner.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let scratch = path.with_extension("new");
+    let write = || {
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&scratch)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&scratch, path)
+    };
+    write().map_err(|e| Error::file(path, e))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! blobs of a deleted upload or job, and ciphertexts of a checkpoint that was never committed. The
 //! collection runs when a server starts, before it serves clients.
 
-use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::staging::Staging;
 use crate::store::state::{State, visit_events};
 use crate::tenants::Tenant;
@@ -35,7 +35,7 @@ pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) 
                 Keep::All => false,
             };
             if unnamed {
-                blobs.delete(&Key::new(&tenant, namespace, name))?;
+                blobs.delete(&BlobKey::new(&tenant, namespace, name))?;
                 removed += 1;
             }
         }

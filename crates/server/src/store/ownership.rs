@@ -145,7 +145,7 @@ fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
     use super::*;
-    use crate::store::blobs::{Key, LocalBlobs, MemoryBlobs, Namespace, name_of};
+    use crate::store::blobs::{BlobKey, LocalBlobs, MemoryBlobs, Namespace, name_of};
     use crate::store::gc::collect_garbage;
     use crate::store::staging::Staging;
     use crate::store::state::{BlobKind, Quota, Upload};
@@ -159,8 +159,8 @@ pub(crate) mod tests {
     }
 
     /// A complete upload, in the database and in the store.
-    pub(crate) fn upload(blobs: &dyn Blobs, state: &dyn State, name: &str, bytes: &[u8]) -> Key {
-        let (tenant, key) = (tenant(name), Key::new(&tenant(name), Namespace::Uploads, name_of(bytes)));
+    pub(crate) fn upload(blobs: &dyn Blobs, state: &dyn State, name: &str, bytes: &[u8]) -> BlobKey {
+        let (tenant, key) = (tenant(name), BlobKey::new(&tenant(name), Namespace::Uploads, name_of(bytes)));
         let upload = Upload { name: key.name(), kind: BlobKind::Batch, size: bytes.len() as u64, complete: false };
         let quota = Quota { bytes: 1 << 30, uploads: 9, jobs: 3, kept_jobs: 4 };
         state.begin_upload(&tenant, &upload, &quota).unwrap();

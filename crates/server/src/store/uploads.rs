@@ -4,7 +4,7 @@
 //! is durable before the state records it, and only then is the client told. After a crash between
 //! two steps, the next process finds the bytes.
 
-use crate::store::blobs::{Blobs, Key, Namespace};
+use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::{Quota, State, Upload};
@@ -89,7 +89,12 @@ impl Uploads {
             self.require_space(size)?;
         }
         let upload = self.state.begin_upload(tenant, wanted, quota)?;
-        let key = Key::new(tenant, Namespace::Uploads, name);
+        // The blob was verified before the state recorded it. Whoever finds it missing or damaged
+        // later marks the upload as incomplete.
+        if upload.complete && self.blobs.is_remote() {
+            return Ok(UploadProgress { held: size, complete: true });
+        }
+        let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let stored = self.blobs.len(&key)?;
         if upload.complete {
             if stored == Some(size) {
@@ -167,7 +172,7 @@ impl Uploads {
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
         }
-        self.blobs.adopt(&Key::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
+        self.blobs.adopt(&BlobKey::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
         self.state.complete_upload(tenant, upload.name)
     }
 
@@ -186,6 +191,97 @@ impl Uploads {
         let staged = self.staging.lock(tenant, name)?;
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;
-        self.blobs.delete(&Key::new(tenant, Namespace::Uploads, name))
+        self.blobs.delete(&BlobKey::new(tenant, Namespace::Uploads, name))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::disk::OsDisk;
+    use crate::store::state::{BlobKind, MemoryState};
+    use hetal_testkit::TempDir;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    /// A bucket that cannot be reached.
+    struct LostBucket;
+
+    fn unreachable<T>() -> Result<T> {
+        Err(Error::Blobs { key: "the bucket".to_owned(), reason: "no route to host".to_owned() })
+    }
+
+    impl Blobs for LostBucket {
+        fn put(&self, _: &BlobKey, _: &[u8]) -> Result<()> {
+            unreachable()
+        }
+        fn adopt(&self, _: &BlobKey, _: &Path) -> Result<()> {
+            unreachable()
+        }
+        fn confirm(&self, _: &BlobKey, _: u64) -> Result<bool> {
+            unreachable()
+        }
+        fn open(&self, _: &BlobKey, _: u64) -> Result<Option<Box<dyn Read + Send>>> {
+            unreachable()
+        }
+        fn len(&self, _: &BlobKey) -> Result<Option<u64>> {
+            unreachable()
+        }
+        fn local(&self, _: &BlobKey) -> Result<Option<PathBuf>> {
+            unreachable()
+        }
+        fn delete(&self, _: &BlobKey) -> Result<()> {
+            unreachable()
+        }
+        fn list(&self, _: &Tenant, _: Namespace) -> Result<Vec<BlobName>> {
+            unreachable()
+        }
+        fn clear(&self, _: &Tenant, _: Namespace) -> Result<()> {
+            unreachable()
+        }
+        fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
+            unreachable()
+        }
+        fn tenants(&self) -> Result<BTreeSet<Tenant>> {
+            unreachable()
+        }
+        fn owner(&self) -> Result<Option<String>> {
+            unreachable()
+        }
+        fn set_owner(&self, _: Option<&str>, _: &str) -> Result<bool> {
+            unreachable()
+        }
+        fn location(&self) -> String {
+            "a bucket".to_owned()
+        }
+        fn is_remote(&self) -> bool {
+            true
+        }
+    }
+
+    /// A client learns what the server has while the bucket is down. An upload that was found
+    /// damaged is not among it.
+    #[test]
+    fn complete_uploads_are_known_without_the_bucket() {
+        let (dir, ann) = (TempDir::new(), Tenant::try_from("ann".to_owned()).unwrap());
+        let state = Arc::new(MemoryState::default());
+        let uploads = Uploads {
+            state: Arc::<MemoryState>::clone(&state),
+            blobs: Arc::new(LostBucket),
+            staging: Staging::open(Arc::new(OsDisk), &dir.path().join("staging"), 1).unwrap(),
+            max_bytes: 1 << 20,
+            reserve_bytes: 0,
+        };
+        let quota = Quota { bytes: 1 << 20, uploads: 9, jobs: 9, kept_jobs: 9 };
+        let wanted = Upload { name: BlobName([7; 32]), kind: BlobKind::Keys, size: 1000, complete: false };
+        let begin = || uploads.begin(&ann, &wanted, &quota);
+        state.begin_upload(&ann, &wanted, &quota).unwrap();
+        state.complete_upload(&ann, wanted.name).unwrap();
+        assert_eq!(begin(), Ok(UploadProgress { held: 1000, complete: true }));
+        let other_size = Upload { size: 999, ..wanted.clone() };
+        assert!(matches!(uploads.begin(&ann, &other_size, &quota), Err(Error::Invalid { .. })));
+        state.distrust_upload(&ann, wanted.name).unwrap();
+        assert!(matches!(begin(), Err(Error::Blobs { .. })));
     }
 }

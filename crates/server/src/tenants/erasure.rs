@@ -1,4 +1,12 @@
 //! Erasure of a tenant: deletes all his data, then searches for remains.
+//!
+//! Before anything is deleted, a record of the erasure is written to the server's folder. It stays
+//! until the search finds nothing. An interrupted erasure can therefore be repeated at any point,
+//! even if only the deleted pages of the database are left.
+
+mod record;
+
+pub use record::unfinished_erasures;
 
 use crate::config::Config;
 use crate::store::blobs::Blobs;
@@ -10,6 +18,7 @@ use crate::tenants::Tenant;
 use crate::tenants::audit::AuditLog;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
+use record::ErasureRecord;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -32,8 +41,9 @@ pub struct ErasureReport {
     pub found_in: Vec<String>,
 }
 
-/// Deletes all data of a tenant from the folder of a stopped server. Fails if nothing is stored for
-/// the tenant, and, unless `even_if_configured` is set, if the tenant is still configured.
+/// Deletes all data of a tenant from the folder of a stopped server, or continues an interrupted
+/// erasure. Fails if nothing is stored for the tenant, and, unless `even_if_configured` is set, if
+/// the tenant is still configured.
 pub fn forget_tenant(config: &Config, tenant: &Tenant, even_if_configured: bool) -> Result<ErasureReport> {
     if !even_if_configured && config.tenants.iter().any(|configured| configured.name == *tenant) {
         let reason = format!(
@@ -53,20 +63,29 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     // Another server may have a tenant of the same name.
     ownership::establish(blobs, &state, false)?;
     let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
+    let record = ErasureRecord::new(folder, tenant);
+    let interrupted = record.read()?;
+    if interrupted.is_none() {
+        require_data(&state, blobs, &staging, tenant)?;
+    }
     // Random names and hashes, which occur only in data of this tenant.
-    let mut names: Vec<Vec<u8>> = state.jobs(tenant)?.iter().map(|job| job.id.to_vec()).collect();
-    require_data(&state, blobs, &staging, tenant)?;
-    // The state goes last, so that an interrupted erasure can be repeated.
+    let mut names = interrupted.unwrap_or_default();
+    names.extend(state.jobs(tenant)?.iter().map(|job| job.id.to_vec()));
     let (mut removed, mut partial) = (0, 0);
-    for (_, namespace) in blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant) {
-        let all = blobs.list(tenant, namespace)?;
+    let namespaces: Vec<_> = blobs.namespaces()?.into_iter().filter(|(owner, _)| owner == tenant).collect();
+    for (_, namespace) in &namespaces {
+        let all = blobs.list(tenant, *namespace)?;
         removed += all.len();
         names.extend(all.into_iter().map(BlobName::to_vec));
+    }
+    let staged: Vec<_> = staging.files()?.into_iter().filter(|(owner, _)| owner == tenant).collect();
+    names.extend(staged.iter().map(|(_, name)| name.to_vec()));
+    record.write(&names)?;
+    for (_, namespace) in namespaces {
         blobs.clear(tenant, namespace)?;
     }
-    for (_, name) in staging.files()?.into_iter().filter(|(owner, _)| owner == tenant) {
+    for (_, name) in staged {
         partial += 1;
-        names.push(name.to_vec());
         staging.lock(tenant, name)?.discard()?;
     }
     staging.remove_tenant(tenant)?;
@@ -84,6 +103,9 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
         names.retain(|name| !theirs.contains(name));
     }
     let found_in = Search::new(folder, tenant, &names).run()?;
+    if found_in.is_empty() {
+        record.remove()?;
+    }
     let audit = AuditLog::open(folder, config.bounds.audit_bytes)?;
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
@@ -167,7 +189,52 @@ impl<'a> Search<'a> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::store::blobs::{BlobKey, MemoryBlobs, Namespace};
+    use crate::testing::suites::state::{QUOTA, complete, new_job};
     use hetal_testkit::TempDir;
+
+    fn ann() -> Tenant {
+        "ann".to_owned().try_into().unwrap()
+    }
+
+    /// Whether the database file contains some bytes.
+    fn holds(folder: &Path, trace: &[u8]) -> bool {
+        let all = std::fs::read(folder.join("state.sqlite")).unwrap();
+        all.windows(trace.len()).any(|window| window == trace)
+    }
+
+    /// An erasure can be repeated wherever it was interrupted, also if nothing is left but deleted
+    /// pages of the database.
+    #[test]
+    fn an_interrupted_erasure_is_finished_by_its_repetition() {
+        let dir = TempDir::new();
+        let root = dir.path();
+        let config = Config { folder: root.to_owned(), ..Config::default() };
+        let blobs = MemoryBlobs::new(root);
+        let job = new_job(0xA7);
+        let state = SqliteState::open(&root.join("state.sqlite")).unwrap();
+        complete(&state, &ann(), [1, 2, 3]);
+        state.create_job(&ann(), &job, &QUOTA, 1).unwrap();
+        drop(state);
+        blobs.put(&BlobKey::new(&ann(), Namespace::Uploads, BlobName([1; 32])), b"bytes").unwrap();
+        // The erasure fails in the middle: a file has the name of a folder that it deletes.
+        let obstacle = root.join("blobs/tenants/ann");
+        std::fs::create_dir_all(obstacle.parent().unwrap()).unwrap();
+        std::fs::write(&obstacle, b"").unwrap();
+        erase_from(&config, &ann(), &blobs).unwrap_err();
+        assert_eq!(unfinished_erasures(root).unwrap(), ["ann"]);
+        std::fs::remove_file(&obstacle).unwrap();
+        // What a kill during the vacuum leaves: no rows, but their bytes in free pages.
+        let rows = "DELETE FROM uploads; DELETE FROM specs; DELETE FROM events; DELETE FROM uses; DELETE FROM jobs;";
+        rusqlite::Connection::open(root.join("state.sqlite")).unwrap().execute_batch(rows).unwrap();
+        assert!(holds(root, &job.id.0), "the deleted pages are still there");
+        let report = erase_from(&config, &ann(), &blobs).unwrap();
+        assert!(report.found_in.is_empty() && report.jobs == 0, "{report:?}");
+        assert!(!holds(root, &job.id.0) && unfinished_erasures(root).unwrap().is_empty());
+        // Now it is over.
+        let refused = erase_from(&config, &ann(), &blobs).unwrap_err().to_string();
+        assert!(refused.contains("nothing is stored"), "{refused}");
+    }
 
     /// A tenant's name may equal the name of any folder. His data is found by name, in every
     /// notation.

@@ -35,8 +35,8 @@ pub struct Attempt<'a> {
     accounted: Mutex<Duration>,
     /// How long it took to load the keys and to prepare the device.
     preparation: OnceLock<Duration>,
-    /// The last sign of progress on the device. `None` until the attempt starts to use the device,
-    /// because earlier steps may wait for something else.
+    /// The last sign of progress on the device. `None` while the attempt does not use the device,
+    /// because other steps may wait for something else.
     last_activity: Mutex<Option<Instant>>,
     /// Whether the attempt has begun to compute on the device.
     pub started_on_device: AtomicBool,
@@ -117,7 +117,7 @@ impl<'a> Attempt<'a> {
         // The time of work is measured by a monotonic clock.
         let (hours, spent) = (self.core.config.bounds.job_hours, self.started.elapsed().as_millis() as u64);
         if self.job.spent.saturating_add(spent) > hours.saturating_mul(3_600_000) {
-            return Err(Error::failed(format!("the job exceeded its limit of {hours} hours of work")));
+            return Err(Error::failed(format!("the job took more than {hours} hours of work, the server's limit")));
         }
         Ok(None)
     }
@@ -134,6 +134,19 @@ impl<'a> Attempt<'a> {
         self.core.state.has_claimable(now, now + 1000 * self.core.config.lease_seconds)
     }
 
+    /// Whether this attempt gives its worker up for another job. One attempt does at a time, and
+    /// the next one looks again whether a job is left.
+    pub fn gives_way(&self) -> Result<bool> {
+        if !self.core.give_way.begin() {
+            return Ok(false);
+        }
+        let contended = self.is_contended();
+        if !matches!(contended, Ok(true)) {
+            self.core.give_way.end();
+        }
+        contended
+    }
+
     /// How long, in all rounds together, this attempt may wait for verdicts while another job could
     /// run. Waiting as long as the keys took to load costs at most twice the better choice, whether
     /// the owner answers soon or not.
@@ -147,6 +160,11 @@ impl<'a> Attempt<'a> {
         *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
+    /// From now on, the attempt does not use the device, and silence means nothing.
+    pub fn stop_device_watch(&self) {
+        *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Records a sign of progress.
     pub fn touch(&self) {
         let mut alive = self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +172,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether the device has been silent for too long.
-    fn is_stalled(&self) -> bool {
+    pub fn is_stalled(&self) -> bool {
         let alive = *self.last_activity.lock().unwrap_or_else(PoisonError::into_inner);
         alive.is_some_and(|alive| alive.elapsed() > Duration::from_secs(self.core.config.stall_seconds))
     }
@@ -169,8 +187,13 @@ impl<'a> Attempt<'a> {
             if let ComputeDevice::Gpu(card) = device
                 && self.is_stalled()
             {
-                tracing::error!(job = %self.job.id, card, "no response from the GPU: the server ends");
-                return shutdown.trigger(ShutdownReason::GpuHung { seconds: self.core.config.stall_seconds });
+                let seconds = self.core.config.stall_seconds;
+                tracing::error!(
+                    job = %self.job.id,
+                    card,
+                    "the GPU has not answered for {seconds} seconds (stall_seconds): the server ends"
+                );
+                return shutdown.trigger(ShutdownReason::GpuHung { seconds });
             }
             match self.core.state.renew(&self.claim.lease, &|| (self.core.clock)() + lease.as_millis() as u64) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
@@ -179,7 +202,7 @@ impl<'a> Attempt<'a> {
                 // takes over.
                 Err(error) => {
                     self.core.metrics.count_fault(&error);
-                    tracing::warn!(job = %self.job.id, %error, "could not renew a lease");
+                    tracing::warn!(job = %self.job.id, %error, "could not renew the lease of a job: trying again until it ends");
                 }
             }
         }

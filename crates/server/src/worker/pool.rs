@@ -6,7 +6,7 @@ use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
 use crate::metrics::add;
-use crate::store::blobs::{Key, Namespace, has_content};
+use crate::store::blobs::{BlobKey, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;
 use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
@@ -14,7 +14,7 @@ use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::worker::{classify, training};
 use crate::{Error, Result};
 use hetal_ckks::{Backend, Params};
-use hetal_wire::v1;
+use hetal_wire::{BlobName, v1};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +60,22 @@ fn panicked() -> Error {
     Error::failed("the computation panicked: this is a bug of the server")
 }
 
+/// Blames a failure on the keys if they are damaged. Damaged keys are noticed late, and by many
+/// different errors. Hashing a large file takes long and does not use the device.
+fn blame_damaged_keys(
+    attempt: &Attempt<'_>,
+    name: BlobName,
+    outcome: Result<AttemptOutcome>,
+    are_sound: impl FnOnce() -> Result<bool>,
+) -> Result<AttemptOutcome> {
+    if !matches!(outcome, Err(Error::Failed { .. })) {
+        return outcome;
+    }
+    attempt.stop_device_watch();
+    // Keys that cannot be read are not damaged.
+    if matches!(are_sound(), Ok(false)) { Err(Error::DamagedUpload { name }) } else { outcome }
+}
+
 impl WorkerContext {
     /// The end of a lease that is given now.
     pub fn lease_until(&self, now: Millis) -> Millis {
@@ -81,7 +97,10 @@ impl WorkerContext {
         while self.accepts_work() {
             let seen = self.core.notifier.version();
             let now = (self.core.clock)();
-            match self.core.state.claim(&self.name, now, self.lease_until(now)) {
+            let claimed = self.core.state.claim(&self.name, now, self.lease_until(now));
+            // Other waiting jobs can see now whether a job is left to give way to.
+            self.core.give_way.end();
+            match claimed {
                 Ok(Some(claim)) => {
                     failures = if self.run_attempt(&claim, device) { failures + 1 } else { 0 };
                     self.pause(worker_backoff(failures));
@@ -225,7 +244,8 @@ impl WorkerContext {
     pub fn check_runnable(&self, attempt: &Attempt<'_>) -> Result<Option<AttemptOutcome>> {
         let attempts = attempt.claim.attempts;
         if attempts > self.core.config.bounds.attempts {
-            return Err(Error::failed(format!("{attempts} attempts made no progress")));
+            let tried = attempts - 1;
+            return Err(Error::failed(format!("the job was tried {tried} times without reaching a new checkpoint")));
         }
         attempt.interruption()
     }
@@ -239,13 +259,8 @@ impl WorkerContext {
         // bucket may take long, or may not fit on the disk.
         let keys = self.local_key_file(attempt.job)?;
         let outcome = self.execute_on(attempt, device, params, &keys);
-        match outcome {
-            // Damaged keys are noticed late, and by many different errors.
-            Err(Error::Failed { .. }) if matches!(has_content(&keys, attempt.job.spec.training().keys), Ok(false)) => {
-                Err(Error::DamagedUpload { name: attempt.job.spec.training().keys })
-            }
-            outcome => outcome,
-        }
+        let name = attempt.job.spec.training().keys;
+        blame_damaged_keys(attempt, name, outcome, || has_content(&keys, name))
     }
 
     fn execute_on(
@@ -262,7 +277,7 @@ impl WorkerContext {
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
         let plan =
-            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.key_requirements)?;
+            device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.required_keys)?;
         attempt.started_on_device.store(true, Ordering::Relaxed);
         let resident_batches = plan.map(|plan| plan.kept);
         let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
@@ -277,7 +292,7 @@ impl WorkerContext {
     /// A local file with the job's keys.
     fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
         let name = job.spec.training().keys;
-        match self.core.blobs.local(&Key::new(&job.tenant, Namespace::Uploads, name)) {
+        match self.core.blobs.local(&BlobKey::new(&job.tenant, Namespace::Uploads, name)) {
             Ok(Some(file)) => Ok(file),
             Ok(None) | Err(Error::Damaged { .. } | Error::NoBlob { .. }) => Err(Error::DamagedUpload { name }),
             Err(error) => Err(error),
@@ -312,7 +327,7 @@ impl WorkerContext {
             JobInput { blobs: &*self.core.blobs, job: attempt.job, key_file: keys },
             params,
             device,
-            &self.core.key_requirements,
+            &self.core.required_keys,
             &mut progress,
         )?;
         attempt.prepared();
@@ -324,8 +339,95 @@ impl WorkerContext {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::compute::param_registry::ParamRegistry;
+    use crate::config::Config;
+    use crate::store::blobs::MemoryBlobs;
+    use crate::store::state::{MemoryState, State};
+    use crate::tenants::Tenant;
+    use crate::testing::suites::state::{QUOTA, complete, new_job};
+    use hetal_wire::JobId;
+
+    /// Workers with three queued jobs, and a clock that stands still.
+    fn workers(config: Config) -> WorkerContext {
+        let state = MemoryState::default();
+        let ann = Tenant::try_from("ann".to_owned()).unwrap();
+        complete(&state, &ann, [1, 2, 3]);
+        (1..=3).for_each(|n| _ = state.create_job(&ann, &new_job(n), &QUOTA, 1).unwrap());
+        let core = Core {
+            config,
+            param_sets: Arc::new(ParamRegistry::new(&["insecure-toy11".to_owned()], true).unwrap()),
+            state: Arc::new(state),
+            blobs: Arc::new(MemoryBlobs::new(Path::new("unused"))),
+            notifier: Default::default(),
+            metrics: Arc::default(),
+            required_keys: Default::default(),
+            give_way: Default::default(),
+            clock: Arc::new(|| 1_000_000),
+        };
+        WorkerContext {
+            core: Arc::new(core),
+            name: "local".to_owned(),
+            draining: false.into(),
+            shutdown: ShutdownSignal::default(),
+            device_fault: Mutex::default(),
+        }
+    }
+
+    fn claim(workers: &WorkerContext) -> Option<Claim> {
+        let now = (workers.core.clock)();
+        workers.core.state.claim(&workers.name, now, workers.lease_until(now)).unwrap()
+    }
+
+    /// Two jobs wait for verdicts while a third is queued. The first one that gives way is enough.
+    #[test]
+    fn one_queued_job_makes_one_waiting_job_give_way() {
+        let workers = workers(Config::default());
+        let [first, second] = [claim(&workers), claim(&workers)].map(Option::unwrap);
+        let [first, second] = [&first, &second].map(|claim| workers.begin_attempt(claim));
+        let gives_way = |attempt: &Attempt<'_>| {
+            std::thread::scope(|scope| scope.spawn(|| attempt.gives_way()).join().unwrap().unwrap())
+        };
+        assert!(first.gives_way().unwrap());
+        assert!(!gives_way(&second), "the first one's worker is about to claim the queued job");
+        let change = Change { state: Some(JobState::Waiting), release: true, ..Change::default() };
+        first.commit(change).unwrap();
+        assert!(!gives_way(&second));
+        let third = claim(&workers).unwrap();
+        workers.core.give_way.end();
+        assert_eq!(third.job.id, JobId([3; 16]));
+        assert!(!gives_way(&second), "no job is left");
+        // A job that is queued later finds the second one ready to give way.
+        let back = workers.begin_attempt(&third);
+        back.commit(Change { release: true, ..Change::default() }).unwrap();
+        assert!(gives_way(&second));
+    }
+
+    #[test]
+    fn looking_for_damaged_keys_is_no_silence_of_the_gpu() {
+        let workers = workers(Config { stall_seconds: 0, ..Config::default() });
+        let claim = claim(&workers).unwrap();
+        let attempt = workers.begin_attempt(&claim);
+        let name = BlobName([1; 32]);
+        let failed = || Err(Error::failed("a key is wrong"));
+        let damaged = Err(Error::DamagedUpload { name });
+        let unreadable = || Err(Error::file(Path::new("keys"), "unreadable"));
+        for (sound, expected) in [(Ok(false), damaged), (Ok(true), failed()), (unreadable(), failed())] {
+            attempt.start_device_watch();
+            while !attempt.is_stalled() {
+                std::thread::yield_now();
+            }
+            let look = || {
+                assert!(!attempt.is_stalled(), "the time counts as silence");
+                sound
+            };
+            assert_eq!(blame_damaged_keys(&attempt, name, failed(), look), expected);
+        }
+        let released = Ok(AttemptOutcome::Released);
+        assert_eq!(blame_damaged_keys(&attempt, name, released.clone(), unreadable), released);
+    }
 
     #[test]
     fn a_card_that_fails_one_job_may_do_another_and_then_leaves_the_queue_to_others() {

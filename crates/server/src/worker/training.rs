@@ -4,7 +4,7 @@
 use crate::compute::executor::Executor;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::metrics::add;
-use crate::store::blobs::{Key, Namespace};
+use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::attempt::Attempt;
 use crate::worker::checkpoint::Checkpoint;
@@ -157,7 +157,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
         let mut ciphertexts = Vec::new();
         for name in names {
             ciphertexts.extend(executor.load(Namespace::Job(job.id), name, 1)?);
-            let key = Key::new(&job.tenant, Namespace::Job(job.id), name);
+            let key = BlobKey::new(&job.tenant, Namespace::Job(job.id), name);
             self.stored.push((name, executor.blobs().len(&key)?.unwrap_or(0)));
         }
         let session = Session::resume(checkpoint.session, ciphertexts)?;
@@ -234,10 +234,10 @@ impl<'a, W: Executor> JobHost<'a, W> {
             }
             let contended = self.attempt.is_contended()?;
             let allowance = self.attempt.contended_wait().saturating_sub(self.delayed_others);
-            if start >= until || contended && allowance.is_zero() {
+            if start >= until || contended && allowance.is_zero() && self.attempt.gives_way()? {
                 return Ok(ControlFlow::Break(AttemptOutcome::Waiting));
             }
-            let pause = if contended { VERDICT_POLL.min(allowance) } else { VERDICT_POLL };
+            let pause = if contended && !allowance.is_zero() { VERDICT_POLL.min(allowance) } else { VERDICT_POLL };
             self.attempt.core.notifier.wait(seen, pause);
             if contended {
                 self.delayed_others += start.elapsed();

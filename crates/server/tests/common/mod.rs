@@ -14,7 +14,7 @@ use hetal_learn::trainer::Trainer;
 use hetal_learn::{Agreement, AgreementLimits, Circuit, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
 use hetal_server::authority_path;
-use hetal_server::config::Engine;
+use hetal_server::config::EngineChoice;
 use hetal_server::tenants::{Fingerprint, TenantConfig};
 use hetal_server::{Config, Server};
 use hetal_testkit::{TempDir, TestOwner};
@@ -215,7 +215,7 @@ pub fn config(folder: &Path) -> Config {
         tenants: vec![tenant("ann", TOKEN), tenant("bob", "another token")],
         sets: vec!["insecure-toy11".to_owned()],
         allow_insecure: true,
-        engine: Engine::Cpu,
+        engine: EngineChoice::Cpu,
         checkpoint_every: 1,
         ..Config::default()
     }

@@ -1,7 +1,7 @@
 //! Blobs in a folder. A blob is written to a scratch file, synced and renamed, and its folder is
 //! synced. It is stored completely or not at all.
 
-use super::{Blobs, Key, Namespace, folder, name_of_bytes};
+use super::{BlobKey, Blobs, Namespace, folder, name_of_bytes};
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -59,7 +59,7 @@ impl LocalBlobs {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
-    fn path(&self, key: &Key) -> PathBuf {
+    fn path(&self, key: &BlobKey) -> PathBuf {
         self.root.join("tenants").join(key.to_string())
     }
 
@@ -68,7 +68,7 @@ impl LocalBlobs {
     }
 
     /// Moves a synced file into the store.
-    fn move_into_place(&self, key: &Key, file: &Path) -> Result<()> {
+    fn move_into_place(&self, key: &BlobKey, file: &Path) -> Result<()> {
         let path = self.path(key);
         let parent = path.parent().unwrap_or(&self.root);
         self.make_folders(parent)?;
@@ -99,7 +99,7 @@ impl LocalBlobs {
 }
 
 impl Blobs for LocalBlobs {
-    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+    fn put(&self, key: &BlobKey, bytes: &[u8]) -> Result<()> {
         if self.confirm(key, bytes.len() as u64)? {
             return Ok(());
         }
@@ -117,11 +117,11 @@ impl Blobs for LocalBlobs {
         written
     }
 
-    fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
+    fn adopt(&self, key: &BlobKey, file: &Path) -> Result<()> {
         self.move_into_place(key, file)
     }
 
-    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+    fn confirm(&self, key: &BlobKey, size: u64) -> Result<bool> {
         let path = self.path(key);
         if self.len(key)? != Some(size) {
             return Ok(false);
@@ -137,21 +137,21 @@ impl Blobs for LocalBlobs {
         Ok(true)
     }
 
-    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
+    fn open(&self, key: &BlobKey, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
         let path = self.path(key);
         self.disk.read(&path, offset).map_err(|e| Error::file(&path, e))
     }
 
-    fn len(&self, key: &Key) -> Result<Option<u64>> {
+    fn len(&self, key: &BlobKey) -> Result<Option<u64>> {
         let path = self.path(key);
         self.disk.len(&path).map_err(|e| Error::file(&path, e))
     }
 
-    fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
+    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
         Ok(self.len(key)?.map(|_| self.path(key)))
     }
 
-    fn delete(&self, key: &Key) -> Result<()> {
+    fn delete(&self, key: &BlobKey) -> Result<()> {
         let path = self.path(key);
         if self.len(key)?.is_none() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Blobs in memory, for tests.
 
-use super::{Blobs, Key, Namespace, name_of};
+use super::{BlobKey, Blobs, Namespace, name_of};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A blob store in memory. Files for [`Blobs::local`] are written to a folder.
 pub struct MemoryBlobs {
-    blobs: Mutex<BTreeMap<Key, Arc<[u8]>>>,
+    blobs: Mutex<BTreeMap<BlobKey, Arc<[u8]>>>,
     owner: Mutex<Option<String>>,
     folder: PathBuf,
 }
@@ -22,27 +22,27 @@ impl MemoryBlobs {
         Self { blobs: Mutex::default(), owner: Mutex::default(), folder: folder.to_owned() }
     }
 
-    fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
+    fn get(&self, key: &BlobKey) -> Option<Arc<[u8]>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 }
 
 impl Blobs for MemoryBlobs {
-    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+    fn put(&self, key: &BlobKey, bytes: &[u8]) -> Result<()> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), bytes.into());
         Ok(())
     }
 
-    fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
+    fn adopt(&self, key: &BlobKey, file: &Path) -> Result<()> {
         self.put(key, &std::fs::read(file).map_err(|e| Error::file(file, e))?)?;
         std::fs::remove_file(file).map_err(|e| Error::file(file, e))
     }
 
-    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+    fn confirm(&self, key: &BlobKey, size: u64) -> Result<bool> {
         Ok(self.get(key).is_some_and(|bytes| bytes.len() as u64 == size && name_of(&bytes) == key.name()))
     }
 
-    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
+    fn open(&self, key: &BlobKey, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
         Ok(self.get(key).map(|bytes| {
             let mut cursor = Cursor::new(bytes);
             cursor.set_position(offset);
@@ -50,25 +50,25 @@ impl Blobs for MemoryBlobs {
         }))
     }
 
-    fn len(&self, key: &Key) -> Result<Option<u64>> {
+    fn len(&self, key: &BlobKey) -> Result<Option<u64>> {
         Ok(self.get(key).map(|bytes| bytes.len() as u64))
     }
 
-    fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
+    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
         let Some(bytes) = self.get(key) else { return Ok(None) };
         let path = self.folder.join(key.name().to_string());
         std::fs::write(&path, bytes).map_err(|e| Error::file(&path, e))?;
         Ok(Some(path))
     }
 
-    fn delete(&self, key: &Key) -> Result<()> {
+    fn delete(&self, key: &BlobKey) -> Result<()> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         Ok(())
     }
 
     fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
         let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blobs.keys().filter(|key| key.tenant == *tenant && key.namespace == namespace).map(Key::name).collect())
+        Ok(blobs.keys().filter(|key| key.tenant == *tenant && key.namespace == namespace).map(BlobKey::name).collect())
     }
 
     fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {

@@ -30,13 +30,13 @@ pub enum Namespace {
 
 /// The location of a blob: `tenant/uploads/name` or `tenant/jobs/id/name`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct BlobKey {
     tenant: Tenant,
     namespace: Namespace,
     name: BlobName,
 }
 
-impl Key {
+impl BlobKey {
     /// Creates the key of a tenant's blob.
     pub fn new(tenant: &Tenant, namespace: Namespace, name: BlobName) -> Self {
         Self { tenant: tenant.clone(), namespace, name }
@@ -64,13 +64,13 @@ pub(crate) fn folder(tenant: &Tenant, namespace: Namespace) -> String {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for BlobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", folder(&self.tenant, self.namespace), self.name)
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for BlobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -79,25 +79,25 @@ impl fmt::Debug for Key {
 /// A blob store. Stored blobs survive a power cut, and a blob is never stored in part.
 pub trait Blobs: Send + Sync {
     /// Stores bytes. An existing blob stays as it is, unless it is damaged.
-    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()>;
+    fn put(&self, key: &BlobKey, bytes: &[u8]) -> Result<()>;
 
     /// Moves a synced file into the store.
-    fn adopt(&self, key: &Key, file: &Path) -> Result<()>;
+    fn adopt(&self, key: &BlobKey, file: &Path) -> Result<()>;
 
     /// Whether the blob is stored with the right content and size. If so, it is durable.
-    fn confirm(&self, key: &Key, size: u64) -> Result<bool>;
+    fn confirm(&self, key: &BlobKey, size: u64) -> Result<bool>;
 
     /// Reads a blob from an offset; `None` if there is no such blob.
-    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>>;
+    fn open(&self, key: &BlobKey, offset: u64) -> Result<Option<Box<dyn Read + Send>>>;
 
     /// The size of a blob, if it exists.
-    fn len(&self, key: &Key) -> Result<Option<u64>>;
+    fn len(&self, key: &BlobKey) -> Result<Option<u64>>;
 
     /// A local file with the content of a blob. The file exists as long as the blob.
-    fn local(&self, key: &Key) -> Result<Option<PathBuf>>;
+    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>>;
 
     /// Deletes a blob, if it exists.
-    fn delete(&self, key: &Key) -> Result<()>;
+    fn delete(&self, key: &BlobKey) -> Result<()>;
 
     /// The names in a namespace, sorted.
     fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>>;
@@ -119,6 +119,11 @@ pub trait Blobs: Send + Sync {
 
     /// The location of the store, for messages.
     fn location(&self) -> String;
+
+    /// Whether a look at a blob crosses a network, which may be slow or down.
+    fn is_remote(&self) -> bool {
+        false
+    }
 }
 
 /// Opens the configured blob store.
@@ -132,7 +137,7 @@ pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
 }
 
 /// Reads a blob of at most `max_bytes` bytes and verifies its hash.
-pub fn read(blobs: &dyn Blobs, key: &Key, max_bytes: u64) -> Result<Vec<u8>> {
+pub fn read(blobs: &dyn Blobs, key: &BlobKey, max_bytes: u64) -> Result<Vec<u8>> {
     let reader = blobs.open(key, 0)?.ok_or_else(|| key.missing())?;
     let mut bytes = Vec::new();
     let count = reader.take(max_bytes + 1).read_to_end(&mut bytes);

@@ -91,6 +91,13 @@ impl Inner {
         self.jobs.iter_mut().find(holds).ok_or(Error::Fenced)
     }
 
+    /// Forgets when a tenant was served who has neither jobs nor uploads.
+    fn delete_stale_turn(&mut self, tenant: &Tenant) {
+        if self.of(tenant).next().is_none() && !self.uploads.keys().any(|(owner, _)| owner == tenant) {
+            self.turns.remove(tenant);
+        }
+    }
+
     fn of<'a>(&'a self, tenant: &'a Tenant) -> impl Iterator<Item = &'a Entry> {
         self.jobs.iter().filter(|e| e.job.tenant == *tenant)
     }
@@ -138,7 +145,9 @@ impl State for MemoryState {
         if inner.of(tenant).any(|e| e.uses.contains(&name)) {
             return Err(upload_in_use(name));
         }
-        inner.uploads.remove(&(tenant.clone(), name)).map(|_| ()).ok_or(Error::NoBlob { name })
+        inner.uploads.remove(&(tenant.clone(), name)).ok_or(Error::NoBlob { name })?;
+        inner.delete_stale_turn(tenant);
+        Ok(())
     }
 
     fn create_job(&self, tenant: &Tenant, job: &NewJob, quota: &Quota, now: Millis) -> Result<JobSummary> {
@@ -225,6 +234,7 @@ impl State for MemoryState {
             return Err(job_not_ended());
         }
         inner.jobs.retain(|e| e.job.id != id);
+        inner.delete_stale_turn(tenant);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::toy_executor;
 use super::toy_executor::{Expected, expected};
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
-use crate::store::blobs::{Key, Namespace, name_of, read};
+use crate::store::blobs::{BlobKey, Namespace, name_of, read};
 use crate::store::state::{BlobKind, EventLimit, JobState, NewJob, State, Upload, visit_events};
 use crate::store::uploads::{Resumed, UploadWriter};
 use crate::tenants::Tenant;
@@ -231,7 +231,7 @@ impl Client {
         use v1::event::What;
         let fetch = |output: &v1::Output| {
             let name = BlobName::try_from(&output.blob[..]).unwrap();
-            match read(&*server.blobs, &Key::new(&self.tenant, Namespace::Job(id), name), toy_executor::MOST) {
+            match read(&*server.blobs, &BlobKey::new(&self.tenant, Namespace::Job(id), name), toy_executor::MOST) {
                 Err(Error::Damaged { .. }) if corrupted.borrow().contains(&name) => Ok(name),
                 Err(error @ (Error::NoOutput { .. } | Error::Damaged { .. })) => panic!("{error}"),
                 other => other.map(|_| name),
@@ -348,7 +348,7 @@ impl Client {
 }
 
 pub fn path(tenant: &Tenant, namespace: Namespace, name: BlobName) -> PathBuf {
-    root().join("blobs/tenants").join(Key::new(tenant, namespace, name).to_string())
+    root().join("blobs/tenants").join(BlobKey::new(tenant, namespace, name).to_string())
 }
 
 pub type Corrupted = Rc<RefCell<BTreeSet<BlobName>>>;

@@ -8,7 +8,7 @@ use super::toy_executor::ToyExecutor;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Bounds, Config};
 use crate::context::Core;
-use crate::jobs::key_requirements::KeyRequirementsCache;
+use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::spec::JobSpec;
 use crate::metrics::Metrics;
 use crate::notify::ChangeNotifier;
@@ -17,6 +17,7 @@ use crate::store::gc::collect_garbage;
 use crate::store::staging::Staging;
 use crate::store::state::State;
 use crate::store::uploads::Uploads;
+use crate::worker::give_way::GiveWay;
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::ShutdownSignal;
 use crate::worker::training;
@@ -63,7 +64,8 @@ impl SimServer {
             blobs: Arc::<LocalBlobs>::clone(&blobs),
             notifier: ChangeNotifier::default(),
             metrics: Arc::new(Metrics::default()),
-            key_requirements: KeyRequirementsCache::default(),
+            required_keys: RequiredKeysCache::default(),
+            give_way: GiveWay::default(),
             clock: Arc::new(move || clock.now()),
         };
         let worker = WorkerContext {

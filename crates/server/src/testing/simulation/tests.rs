@@ -11,7 +11,7 @@ use crate::Error;
 use crate::compute::device::ComputeDevice;
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::verdict_timeout::VerdictTimeouts;
-use crate::store::blobs::{Blobs, Key, Namespace, name_of, read};
+use crate::store::blobs::{BlobKey, Blobs, Namespace, name_of, read};
 use crate::store::gc::collect_garbage;
 use crate::store::staging::Staging;
 use crate::store::state::{EventLimit, JobState, MAX_BACKOFF, MemoryState, SqliteState, State, Upload};
@@ -121,7 +121,7 @@ fn a_worker_that_lost_its_job_leaves_nothing() {
             delete_job(&*server.state, &*server.blobs, tenant, id).unwrap();
         }
         let told = server.blobs.list(tenant, Namespace::Job(id)).unwrap();
-        server.blobs.put(&Key::new(tenant, Namespace::Job(id), name_of(b"late")), b"late").unwrap();
+        server.blobs.put(&BlobKey::new(tenant, Namespace::Job(id), name_of(b"late")), b"late").unwrap();
         server.worker.record_end(&attempt, server.worker.next_state(&attempt, &Err(Error::Fenced))).unwrap();
         assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), told);
         assert_eq!(told.is_empty(), deleted, "logits that were told of stay with the job");
@@ -198,7 +198,7 @@ fn a_job_begins_when_its_keys_are_here() {
         client.step(&server, &machine.corrupted);
     }
     let (tenant, now) = (client.tenant.clone(), machine.faults.now());
-    server.blobs.delete(&Key::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
+    server.blobs.delete(&BlobKey::new(&tenant, Namespace::Uploads, client.training.keys)).unwrap();
     let claim = server.state.claim("local", now, now + 1000 * LEASE).unwrap().unwrap();
     server.worker.run_attempt(&claim, ComputeDevice::Cpu);
     let events = server.state.events(&tenant, client.job.unwrap(), 0, EventLimit::PAGE).unwrap();
@@ -220,7 +220,7 @@ fn a_damaged_upload_is_asked_for_again() {
     let (name, size) = (name_of(bytes), bytes.len() as u64);
     let wanted = Upload { name, kind: *kind, size, complete: false };
     let begin = || server.uploads.begin(&client.tenant, &wanted, &QUOTA).unwrap();
-    let key = Key::new(&client.tenant, Namespace::Uploads, name);
+    let key = BlobKey::new(&client.tenant, Namespace::Uploads, name);
     assert!(begin().complete);
     let send = || {
         let Ok(Resumed::Partial(mut writer)) = server.uploads.resume(&client.tenant, name, 0) else {

@@ -14,11 +14,11 @@ fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
 }
 
-fn key(tenant_name: &str, namespace: Namespace, bytes: &[u8]) -> Key {
-    Key::new(&tenant(tenant_name), namespace, name_of(bytes))
+fn key(tenant_name: &str, namespace: Namespace, bytes: &[u8]) -> BlobKey {
+    BlobKey::new(&tenant(tenant_name), namespace, name_of(bytes))
 }
 
-fn text(blobs: &dyn Blobs, key: &Key, offset: u64) -> String {
+fn text(blobs: &dyn Blobs, key: &BlobKey, offset: u64) -> String {
     let mut text = String::new();
     blobs.open(key, offset).unwrap().unwrap().read_to_string(&mut text).unwrap();
     text

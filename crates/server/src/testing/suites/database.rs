@@ -5,7 +5,7 @@ use super::state::{QUOTA, at_most, check, complete, kinds, new_job, tenant};
 use crate::store::state::*;
 use hetal_learn::AgreementLimits;
 use hetal_testkit::TempDir;
-use hetal_wire::JobId;
+use hetal_wire::{BlobName, JobId};
 
 /// A damaged row fails its job or is skipped. It blocks neither other jobs nor the start.
 #[test]
@@ -148,6 +148,64 @@ fn large_values_of_an_older_database_are_moved() {
         rusqlite::Connection::open(&path).unwrap().query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
     };
     assert_eq!(["jobs", "specs", "checkpoints", "uses"].map(rows), [2; 4]);
+}
+
+/// A migration that would fill the disk is refused before it begins, and says what it needs.
+#[test]
+fn a_migration_without_room_is_refused() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    SqliteState::version(&path, 6).unwrap();
+    let old = rusqlite::Connection::open(&path).unwrap();
+    let sql = "INSERT INTO jobs (id, tenant, request, label, work, state, created, updated)
+        VALUES (x'01', 'ann', x'01', '', hex(zeroblob(1000000)), 3, 1, 1)";
+    old.execute(sql, []).unwrap();
+    drop(old);
+    let (size, margin) = (std::fs::metadata(&path).unwrap().len(), 16 << 20);
+    let refused = SqliteState::open_with(&path, |_| Ok(3 * size + margin)).err().unwrap().to_string();
+    let needed = (3 * size + size / 8 + margin).div_ceil(1 << 20);
+    assert!(refused.contains(&format!("needs {needed} MiB")) && refused.contains("version 6"), "{refused}");
+    let version = |path| {
+        let database = rusqlite::Connection::open(path).unwrap();
+        database.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(version(&path), 6);
+    drop(SqliteState::open_with(&path, |_| Ok(4 * size + margin)).unwrap());
+    assert_eq!(version(&path), 7);
+    // A new or current database needs no room for copies.
+    for name in ["state.sqlite", "new.sqlite"] {
+        drop(SqliteState::open_with(&dir.path().join(name), |_| Ok(0)).unwrap());
+    }
+}
+
+/// The database keeps no name of a tenant who deleted everything, also of an older server.
+#[test]
+fn a_tenant_who_deleted_everything_is_not_remembered() {
+    let dir = TempDir::new();
+    let path = dir.path().join("state.sqlite");
+    let state = SqliteState::open(&path).unwrap();
+    let (ann, bob) = (tenant("ann"), tenant("bob"));
+    let remembered = || {
+        let db = rusqlite::Connection::open(&path).unwrap();
+        let mut rows = db.prepare("SELECT tenant FROM turns ORDER BY tenant").unwrap();
+        rows.query_map([], |row| row.get::<_, String>(0)).unwrap().collect::<rusqlite::Result<Vec<_>>>().unwrap()
+    };
+    for (n, tenant) in [(1, &ann), (2, &bob)] {
+        complete(&state, tenant, [1, 2, 3]);
+        state.create_job(tenant, &new_job(n), &QUOTA, 1).unwrap();
+        let Claim { lease, .. } = state.claim("worker", 5, 10).unwrap().unwrap();
+        let failed = Change { state: Some(JobState::Failed), release: true, ..Change::default() };
+        state.commit(&lease, &failed, 6).unwrap();
+    }
+    // Deleting jobs alone does not move a tenant forward in the queue.
+    state.delete_job(&ann, JobId([1; 16])).unwrap();
+    assert_eq!(remembered(), ["ann", "bob"]);
+    (1..=3).for_each(|n| state.delete_upload(&ann, BlobName([n; 32])).unwrap());
+    assert_eq!(remembered(), ["bob"]);
+    rusqlite::Connection::open(&path).unwrap().execute("INSERT INTO turns VALUES ('carol', 9)", []).unwrap();
+    drop(state);
+    drop(SqliteState::open(&path).unwrap());
+    assert_eq!(remembered(), ["bob"]);
 }
 
 /// No query that workers and requests repeat reads rows of ended jobs or large values.

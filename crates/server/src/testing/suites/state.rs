@@ -11,7 +11,7 @@ use hetal_testkit::TempDir;
 use hetal_wire::{BlobName, JobId, v1};
 use v1::event::What;
 
-pub(super) const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
+pub(crate) const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
 
 pub(super) fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
@@ -21,7 +21,7 @@ fn upload(n: u8, size: u64) -> Upload {
     Upload { name: BlobName([n; 32]), kind: BlobKind::Batch, size, complete: false }
 }
 
-pub(super) fn new_job(n: u8) -> NewJob {
+pub(crate) fn new_job(n: u8) -> NewJob {
     let row_blob = |n| RowBlob { blob: BlobName([n; 32]), rows: 5 };
     let spec = JobSpec::Training(TrainingSpec {
         set: "full".to_owned(),
@@ -86,7 +86,7 @@ fn uploads(state: &dyn State) {
 }
 
 /// Complete uploads.
-pub(super) fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
+pub(crate) fn complete<const N: usize>(state: &dyn State, tenant: &Tenant, uploads: [u8; N]) {
     for n in uploads {
         state.begin_upload(tenant, &upload(n, 20), &QUOTA).unwrap();
         state.complete_upload(tenant, BlobName([n; 32])).unwrap();

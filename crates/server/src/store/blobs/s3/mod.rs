@@ -4,7 +4,7 @@ mod reader;
 #[cfg(all(test, feature = "s3-tests"))]
 mod tests;
 
-use super::{Blobs, Key, LocalBlobs, Namespace, folder, name_of_bytes};
+use super::{BlobKey, Blobs, LocalBlobs, Namespace, folder, name_of_bytes};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
@@ -61,7 +61,7 @@ pub struct S3Blobs {
     /// Bytes of disk space that local copies leave free.
     reserve_bytes: u64,
     /// Locks of the local copies in progress, so that one thread copies each blob.
-    copies: Mutex<HashMap<Key, Weak<Mutex<()>>>>,
+    copies: Mutex<HashMap<BlobKey, Weak<Mutex<()>>>>,
     /// Whether the store was seen to refuse a write whose condition fails.
     conditions_checked: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl S3Blobs {
     }
 
     /// The lock for copying a blob to a local file.
-    fn copy_lock(&self, key: &Key) -> Arc<Mutex<()>> {
+    fn copy_lock(&self, key: &BlobKey) -> Arc<Mutex<()>> {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         copies.retain(|_, copy| copy.strong_count() > 0);
         if let Some(copy) = copies.get(key).and_then(Weak::upgrade) {
@@ -105,7 +105,7 @@ impl S3Blobs {
     }
 
     /// Copies a blob to a file. The caller removes the file after an error.
-    fn copy(&self, key: &Key, to: &Path) -> Result<()> {
+    fn copy(&self, key: &BlobKey, to: &Path) -> Result<()> {
         let mut reader = self.open(key, 0)?.ok_or(Error::NoBlob { name: key.name() })?;
         let mut copy = || {
             let mut file = File::create_new(to)?;
@@ -171,7 +171,7 @@ impl S3Blobs {
         Ok(())
     }
 
-    async fn send(&self, key: &Key, mut file: File) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    async fn send(&self, key: &BlobKey, mut file: File) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let mut upload = WriteMultipart::new_with_chunk_size(self.store.put_multipart(&path(key)).await?, PART);
         if let Err(error) = fill(&mut upload, &mut file).await {
             // Parts of an unfinished upload appear in no listing and would never be deleted.
@@ -206,29 +206,29 @@ fn builder(config: &S3Config) -> AmazonS3Builder {
     builder
 }
 
-fn path(key: &Key) -> ObjectPath {
+fn path(key: &BlobKey) -> ObjectPath {
     ObjectPath::from(key.to_string())
 }
 
-fn failed(key: &Key, error: impl ToString) -> Error {
+fn failed(key: &BlobKey, error: impl ToString) -> Error {
     Error::Blobs { key: key.to_string(), reason: error.to_string() }
 }
 
 impl Blobs for S3Blobs {
-    fn put(&self, key: &Key, bytes: &[u8]) -> Result<()> {
+    fn put(&self, key: &BlobKey, bytes: &[u8]) -> Result<()> {
         // Overwrites an existing blob, which has the same content unless it is damaged. Comparing
         // would cost as much.
         let put = self.runtime.block_on(self.store.put(&path(key), bytes.to_vec().into()));
         put.map(|_| ()).map_err(|e| failed(key, e))
     }
 
-    fn adopt(&self, key: &Key, file: &Path) -> Result<()> {
+    fn adopt(&self, key: &BlobKey, file: &Path) -> Result<()> {
         let opened = File::open(file).map_err(|e| Error::file(file, e))?;
         self.runtime.block_on(self.send(key, opened)).map_err(|e| failed(key, e))?;
         std::fs::remove_file(file).map_err(|e| Error::file(file, e))
     }
 
-    fn confirm(&self, key: &Key, size: u64) -> Result<bool> {
+    fn confirm(&self, key: &BlobKey, size: u64) -> Result<bool> {
         if self.len(key)? != Some(size) {
             return Ok(false);
         }
@@ -240,13 +240,13 @@ impl Blobs for S3Blobs {
         Ok(name_of_bytes(reader).map_err(|e| failed(key, e))? == key.name())
     }
 
-    fn open(&self, key: &Key, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
+    fn open(&self, key: &BlobKey, offset: u64) -> Result<Option<Box<dyn Read + Send>>> {
         let Some(len) = self.len(key)? else { return Ok(None) };
         let (store, runtime) = (Arc::clone(&self.store), Arc::clone(&self.runtime));
         Ok(Some(Box::new(RangeReader { store, runtime, path: path(key), offset, len, buffer: Vec::new(), used: 0 })))
     }
 
-    fn len(&self, key: &Key) -> Result<Option<u64>> {
+    fn len(&self, key: &BlobKey) -> Result<Option<u64>> {
         match self.runtime.block_on(self.store.head(&path(key))) {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -254,7 +254,7 @@ impl Blobs for S3Blobs {
         }
     }
 
-    fn local(&self, key: &Key) -> Result<Option<PathBuf>> {
+    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
         if let Some(path) = self.local.local(key)? {
             return Ok(Some(path));
         }
@@ -278,7 +278,7 @@ impl Blobs for S3Blobs {
         self.local.local(key)
     }
 
-    fn delete(&self, key: &Key) -> Result<()> {
+    fn delete(&self, key: &BlobKey) -> Result<()> {
         match self.runtime.block_on(self.store.delete(&path(key))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => self.local.delete(key),
             Err(e) => Err(failed(key, e)),
@@ -299,7 +299,7 @@ impl Blobs for S3Blobs {
 
     fn clear(&self, tenant: &Tenant, namespace: Namespace) -> Result<()> {
         for name in self.list(tenant, namespace)? {
-            self.delete(&Key::new(tenant, namespace, name))?;
+            self.delete(&BlobKey::new(tenant, namespace, name))?;
         }
         self.local.clear(tenant, namespace)
     }
@@ -341,6 +341,10 @@ impl Blobs for S3Blobs {
 
     fn location(&self) -> String {
         self.location.clone()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 }
 

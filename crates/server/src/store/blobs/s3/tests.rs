@@ -76,7 +76,7 @@ impl Bucket {
     }
 
     /// Overwrites a blob with other bytes.
-    fn damage(&self, blobs: &S3Blobs, key: &Key) {
+    fn damage(&self, blobs: &S3Blobs, key: &BlobKey) {
         self.runtime.block_on(blobs.store.put(&path(key), b"jello".to_vec().into())).unwrap();
     }
 }
@@ -98,7 +98,7 @@ fn a_bucket_is_a_store() {
     others.clear(&ann, Namespace::Uploads).unwrap();
     assert_eq!(blobs.list(&ann, Namespace::Uploads).unwrap().len(), 3);
     // Writing repairs a damaged blob.
-    let key = Key::new(&ann, Namespace::Uploads, name_of(b"hello"));
+    let key = BlobKey::new(&ann, Namespace::Uploads, name_of(b"hello"));
     bucket.damage(&blobs, &key);
     assert!(read(&blobs, &key, 5).is_err());
     blobs.put(&key, b"hello").unwrap();
@@ -107,7 +107,7 @@ fn a_bucket_is_a_store() {
     let bytes: Vec<u8> = (0..3 * PART + 5).map(|i| (i * 7 % 251) as u8).collect();
     let file = dir.join("large");
     std::fs::write(&file, &bytes).unwrap();
-    let key = Key::new(&ann, Namespace::Uploads, name_of(&bytes));
+    let key = BlobKey::new(&ann, Namespace::Uploads, name_of(&bytes));
     blobs.adopt(&key, &file).unwrap();
     assert!(read(&blobs, &key, bytes.len() as u64).unwrap() == bytes);
     assert!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap() == bytes);
@@ -153,7 +153,7 @@ fn a_tenant_who_leaves_is_gone_from_a_bucket() {
 fn a_blob_is_copied_once() {
     let bucket = Bucket::new();
     let blobs = bucket.open("some/where", "local");
-    let key = Key::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
     let half = || std::fs::read_dir(bucket.dir.path().join("local/scratch")).unwrap().count();
     bucket.damage(&blobs, &key);
     assert_eq!(blobs.local(&key), Err(Error::Damaged { what: key.to_string() }));
@@ -169,7 +169,7 @@ fn a_blob_is_copied_once() {
     assert_eq!(half(), 0);
     let other = bucket.open("some/where", "other");
     drop(other.copy_lock(&key));
-    other.copy_lock(&Key::new(&tenant("bob"), Namespace::Uploads, key.name()));
+    other.copy_lock(&BlobKey::new(&tenant("bob"), Namespace::Uploads, key.name()));
     assert_eq!(other.copies.lock().unwrap().len(), 1, "who is done is forgotten");
     let full = bucket.open_with("some/where", "full", u64::MAX, |builder| builder);
     assert!(matches!(full.local(&key), Err(Error::Busy { .. })));

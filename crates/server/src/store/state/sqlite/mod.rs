@@ -9,12 +9,13 @@ use super::{
     TenantTotals, Upload, check_job_quota, check_same_request, check_same_upload, check_upload_quota, check_verdict,
     job_not_ended, output_bytes, upload_in_use,
 };
+use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
-use readers::{ReaderPool, check_writable};
+use readers::{ReaderPool, check_migration_space, check_writable};
 use rows::*;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use schema::MIGRATIONS;
@@ -43,10 +44,16 @@ pub(crate) struct OwnerMarks {
 }
 
 impl SqliteState {
-    /// Opens a database file and creates it if necessary.
+    /// Opens a database file and creates it if necessary. An older database is migrated.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, |file| OsDisk.free(file))
+    }
+
+    /// As [`SqliteState::open`], with a function for the free disk space beside a file.
+    pub(crate) fn open_with(path: &Path, free: impl FnOnce(&Path) -> std::io::Result<u64>) -> Result<Self> {
         check_writable(path)?;
         let connection = Connection::open(path)?;
+        check_migration_space(&connection, path, free)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // With a write-ahead log, only FULL makes every transaction survive a power cut.
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -96,6 +103,7 @@ impl SqliteState {
         let missing = missing.ok_or_else(newer)?;
         let transaction = connection.transaction()?;
         missing.iter().try_for_each(|step| transaction.execute_batch(step))?;
+        delete_stale_turns(&transaction)?;
         transaction.commit()?;
         Ok(Mutex::new(connection))
     }
@@ -198,7 +206,7 @@ impl State for SqliteState {
             let sql = "DELETE FROM uploads WHERE tenant = ?1 AND name = ?2";
             match db.execute(sql, params![tenant.as_str(), name.0])? {
                 0 => Err(Error::NoBlob { name }),
-                _ => Ok(()),
+                _ => delete_stale_turns(db),
             }
         })
     }
@@ -271,7 +279,7 @@ impl State for SqliteState {
                 return Err(job_not_ended());
             }
             db.execute("DELETE FROM jobs WHERE id = ?1", [&id.0[..]])?;
-            Ok(())
+            delete_stale_turns(db)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Connections that only read, and a check before the database is opened.
+//! Connections that only read, and checks before the database is opened.
 
 use crate::{Error, Result};
 use rusqlite::Connection;
@@ -13,6 +13,11 @@ use std::time::Duration;
 const READERS: usize = 4;
 /// Bytes that must be free for the shared memory file and the first transaction.
 const PROBE_BYTES: usize = 256 << 10;
+
+/// The version of the database whose migration copies large values.
+const LARGE_VALUES_MOVED: i64 = 7;
+/// Bytes that a migration needs beside copies of the database.
+const MIGRATION_MARGIN: u64 = 16 << 20;
 
 /// A few connections that only read. A request that finds none free waits for one.
 #[derive(Default)]
@@ -98,6 +103,34 @@ pub fn check_writable(path: &Path) -> Result<()> {
     let removed = std::fs::remove_file(&probe);
     written?;
     removed.map_err(|e| Error::file(&probe, e))
+}
+
+/// Checks that there is room to migrate an older database. The migration to version 7 copies large
+/// values: the write-ahead log grows to twice the size of the database, and the database to twice
+/// its size.
+pub fn check_migration_space(
+    database: &Connection,
+    path: &Path,
+    free: impl FnOnce(&Path) -> std::io::Result<u64>,
+) -> Result<()> {
+    let number = |name: &str| database.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let version = number("user_version")?;
+    if !(1..LARGE_VALUES_MOVED).contains(&version) {
+        return Ok(());
+    }
+    let size = (number("page_count")? as u64).saturating_mul(number("page_size")? as u64);
+    let needed = size.saturating_mul(3).saturating_add(size / 8).saturating_add(MIGRATION_MARGIN);
+    let free = free(path).map_err(|e| Error::file(path, e))?;
+    if free >= needed {
+        return Ok(());
+    }
+    let [needed, free] = [needed.div_ceil(1 << 20), free >> 20];
+    let reason = format!(
+        "{} has version {version}, and its migration needs {needed} MiB of free disk space, but {free} MiB are free: \
+         free some space and start again. The database is unchanged",
+        path.display()
+    );
+    Err(Error::Config { reason })
 }
 
 #[cfg(test)]

@@ -171,6 +171,15 @@ pub fn tenant_totals(db: &Connection, tenant: &Tenant) -> Result<TenantTotals> {
     Ok(TenantTotals { jobs, uploads })
 }
 
+/// Forgets when tenants were served who have neither jobs nor uploads: nothing of a tenant who
+/// deleted everything stays in the database.
+pub fn delete_stale_turns(db: &Connection) -> Result<()> {
+    let sql = "DELETE FROM turns AS t WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.tenant = t.tenant)
+        AND NOT EXISTS (SELECT 1 FROM uploads u WHERE u.tenant = t.tenant)";
+    db.execute(sql, [])?;
+    Ok(())
+}
+
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

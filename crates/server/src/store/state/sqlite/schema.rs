@@ -77,8 +77,8 @@ PRAGMA user_version = 6;
 /// Version 7 keeps small columns in `jobs` only, so that no query of many jobs reads large values:
 /// specs and checkpoints have tables of their own, and queries of the queue use an index of the
 /// jobs that have not ended. `turns` remembers when each tenant was served last, also after his
-/// jobs are deleted. `body` is the hash of the request that created a job (unknown for older jobs),
-/// and `checked` changes when a health check writes.
+/// jobs are deleted, until he has no uploads either. `body` is the hash of the request that created
+/// a job (unknown for older jobs), and `checked` changes when a health check writes.
 const V7: &str = "
 CREATE TABLE specs (
     number INTEGER PRIMARY KEY REFERENCES jobs (number) ON DELETE CASCADE, work TEXT NOT NULL

@@ -25,7 +25,7 @@ pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
 }
 
 /// The keys that a circuit needs.
-pub struct KeyRequirements {
+pub struct RequiredKeys {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
     /// Bounds of the bootstrapped values, as powers of two.
@@ -38,7 +38,7 @@ pub struct KeyRequirements {
 /// lock is held during the computation: the admission queue serialises requests, and a worker may
 /// compute the same entry a second time.
 #[derive(Default)]
-pub struct KeyRequirementsCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>>);
+pub struct RequiredKeysCache(Mutex<HashMap<Tenant, Vec<(Shape, Arc<RequiredKeys>)>>>);
 
 /// The cache key. Larger batches of the same shape have more pieces but need the same keys.
 #[derive(PartialEq, Eq)]
@@ -50,7 +50,7 @@ struct Shape {
     range_bits: u64,
 }
 
-impl KeyRequirementsCache {
+impl RequiredKeysCache {
     /// Entries per tenant.
     const KEPT: usize = 8;
 
@@ -61,7 +61,7 @@ impl KeyRequirementsCache {
         tenant: &Tenant,
         training: &TrainingSpec,
         circuit: &Circuit,
-    ) -> Result<Arc<KeyRequirements>> {
+    ) -> Result<Arc<RequiredKeys>> {
         let shape = Shape {
             set: training.set.clone(),
             rows: circuit.geometry().rows(),
@@ -69,14 +69,14 @@ impl KeyRequirementsCache {
             classes: training.classes,
             range_bits: training.agreement.range.to_bits(),
         };
-        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<KeyRequirements>)>>| {
+        let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<RequiredKeys>)>>| {
             kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
         };
         if let Some(needs) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(needs);
         }
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
-        let needs = Arc::new(KeyRequirements { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
+        let needs = Arc::new(RequiredKeys { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {
             return Ok(needs);
