@@ -57,9 +57,10 @@ pub enum Error {
     },
     /// A project folder is not the one that its release budget belongs to.
     #[error(
-        "{} is a copy of the folder in which its secret key was made, or was moved to another disk or machine. What \
-         may be published under a key is counted in one folder: publish there. If that folder is gone and no other \
-         copy publishes, run the command again with --moved; otherwise train again with --fresh-keys",
+        "{} is a copy of the folder in which its secret key was made, was moved to another disk or machine, or its key \
+         was made by a version of hetal that did not record the folder. What may be published under a key is counted \
+         in one folder: publish there. If there is no other folder with this key from which anyone publishes, run the \
+         command again with --moved; otherwise train again with --fresh-keys",
         .folder.display()
     )]
     CopiedFolder {
