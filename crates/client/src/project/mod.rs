@@ -128,12 +128,12 @@ impl Project {
         self.update(|s| s.jobs.push(job))
     }
 
-    /// Forgets the jobs of a training.
-    pub(crate) fn close_jobs(&mut self, training: &str) -> Result<()> {
-        if self.settings.jobs.iter().all(|job| job.training != training) {
+    /// Forgets a job that has ended, under whatever addresses its server was known.
+    pub(crate) fn close_job(&mut self, id: &str) -> Result<()> {
+        if self.settings.jobs.iter().all(|job| job.id != id) {
             return Ok(());
         }
-        self.update(|s| s.jobs.retain(|job| job.training != training))
+        self.update(|s| s.jobs.retain(|job| job.id != id))
     }
 
     /// Requires that this is the folder that the release budget of the secret key belongs to.
