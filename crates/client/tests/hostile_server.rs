@@ -862,7 +862,7 @@ fn abandoned_jobs_are_remembered_until_they_end() {
     assert_eq!(replace(Lie::KeepsJobs, 1), 0);
     assert_eq!(open(), [elsewhere.id.clone(), first]);
     assert_eq!(replace(Lie::None, 2), 1, "the next command cancels it, once");
-    assert_eq!(open(), [elsewhere.id.clone()]);
+    assert_eq!(open(), std::slice::from_ref(&elsewhere.id));
     // A record of an unfinished job, in the list or not, is cancelled once.
     for (name, is_listed) in [("listed", true), ("unlisted", false)] {
         stage.interrupt(name);
