@@ -1,8 +1,8 @@
 //! Errors of the program: what happened, to which input, and what to do next.
 
-use hetal_client::sanitize_terminal;
 use hetal_extract_api::BUILD_COMMAND;
 use hetal_extract_api::protocol::PROGRAM;
+use hetal_extract_api::sanitize_terminal;
 use std::path::PathBuf;
 
 /// The result of a command.

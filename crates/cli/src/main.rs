@@ -2,8 +2,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_cli::{Result, commands, machine};
-use hetal_client::sanitize_lines;
 use hetal_experiments::{reproduce, selftest};
+use hetal_extract_api::sanitize_lines;
 use std::process::ExitCode;
 
 /// Overwrites freed memory with zeros: it may hold a secret key, decrypted rows or a passphrase.

@@ -57,9 +57,10 @@ pub enum Error {
     },
     /// A project folder is not the one that its release budget belongs to.
     #[error(
-        "{} is a copy of the folder in which its secret key was made, or was moved to another disk or machine. What \
-         may be published under a key is counted in one folder: publish there. If that folder is gone and no other \
-         copy publishes, run the command again with --moved; otherwise train again with --fresh-keys",
+        "{} is a copy of the folder in which its secret key was made, was moved to another disk or machine, or its key \
+         was made by a version of hetal that did not record the folder. What may be published under a key is counted \
+         in one folder: publish there. If there is no other folder with this key from which anyone publishes, run the \
+         command again with --moved; otherwise train again with --fresh-keys",
         .folder.display()
     )]
     CopiedFolder {
@@ -194,6 +195,32 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// A key set that several interrupted trainings use is lost, here and on the server.
+    #[error(
+        "the key set {} is missing or was changed, the server does not have it, and the interrupted training(s) \
+         {trainings} use it too: put the file back from a backup of the folder, or start this training again with \
+         --replace, which makes a new key set. Then the others can only start again too",
+        .path.display()
+    )]
+    KeySetLost {
+        /// Its file.
+        path: PathBuf,
+        /// The names of the other trainings.
+        trainings: String,
+    },
+    /// The server does not know the job that trained a model.
+    #[error(
+        "{server} does not know the job of model {model}, which was trained on {trained_on}: give --server \
+         {trained_on} if it is still there, predict without --remote, or train the model again"
+    )]
+    JobUnknown {
+        /// The server.
+        server: String,
+        /// The model.
+        model: String,
+        /// The server that it was trained on.
+        trained_on: String,
+    },
     /// A model of the same name exists.
     #[error("a model named {name} exists: give another --name, or overwrite it with --replace")]
     ModelExists {
@@ -263,10 +290,10 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// The logits by which the best epoch was judged are lost.
+    /// The judged rounds and the logits of the best epoch are lost.
     #[error(
-        "{} is missing or damaged, and without it the returned weights cannot be checked. Run the command again: it \
-         starts a new job with the rows already sent",
+        "{} is missing or damaged, and without it neither further epochs nor the returned weights can be checked. Run \
+         the command again: it starts a new job with the rows already sent",
         .path.display()
     )]
     JudgedLogitsLost {

@@ -20,5 +20,4 @@ pub use layout::Layout;
 pub use model::Model;
 pub use predict::Evaluation;
 pub use project::Project;
-pub use sanitize::{escape_json, sanitize_lines, sanitize_terminal};
 pub use training::{Trained, TrainingRun};

@@ -5,13 +5,16 @@
 mod liar;
 
 use hetal_client::data::Labels;
+use hetal_client::project::OpenJob;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
 use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
+use hetal_keys::{Passphrase, locked_file};
 use hetal_learn::{Matrix, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
 use liar::{BATCH, EPOCHS, Liar, Lie};
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,6 +46,8 @@ struct Stage {
     folder: TempDir,
     task: TrainingData,
     liar: Liar,
+    /// Locks the decrypted values of the project.
+    passphrase: Option<Passphrase>,
 }
 
 impl Stage {
@@ -55,11 +60,18 @@ impl Stage {
         keys::ensure_set(&mut project, &owner, &layout, &mut |_| ()).unwrap();
         let stolen = Owner::load(keys::params(&project).unwrap(), &project.secret(), None).unwrap();
         let liar = Liar::start(stolen, layout, task.clone());
-        Self { folder, task, liar }
+        Self { folder, task, liar, passphrase: None }
+    }
+
+    fn locked() -> Self {
+        let passphrase = Passphrase::new("a b c".to_owned().into()).unwrap();
+        Self { passphrase: Some(passphrase), ..Self::new() }
     }
 
     fn project(&self) -> Project {
-        Project::existing(&self.folder.path().join("p")).unwrap()
+        let mut project = Project::existing(&self.folder.path().join("p")).unwrap();
+        project.set_passphrase(self.passphrase.clone());
+        project
     }
 
     fn remote(&self) -> Remote {
@@ -88,6 +100,26 @@ impl Stage {
     /// The file of a training.
     fn file(&self, name: &str, file: &str) -> std::path::PathBuf {
         self.folder.path().join("p/jobs").join(name).join(file)
+    }
+
+    /// Changes a JSON file of a training.
+    fn edit(&self, name: &str, file: &str, change: impl FnOnce(&mut Value)) {
+        let path = self.file(name, file);
+        let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut value);
+        std::fs::write(&path, value.to_string()).unwrap();
+    }
+
+    /// Interrupts a training on an honest server after its first verdict. The server keeps the job.
+    fn interrupt(&self, name: &str) {
+        self.liar.lie(Lie::None);
+        let stalled = self.train_and_report(&options(name), &mut |event| {
+            if matches!(event, ProgressEvent::Judged { .. }) {
+                self.liar.seen().lie = Some(Lie::StalledDownload);
+            }
+        });
+        assert!(message(stalled).contains("does not answer"));
+        self.liar.seen().lie = Some(Lie::None);
     }
 
     /// What the server sees of a training that starts with no connection open and ends so.
@@ -216,11 +248,10 @@ fn an_interrupted_client_leaves_like_any_other() {
     let mut wished = options("cut");
     wished.wishes.patience = Some(1);
     message(stage.train_with(&wished));
-    let path = stage.file("cut", "job.json");
-    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert_eq!(record["job"]["left"], true);
-    record["job"]["left"] = false.into();
-    std::fs::write(&path, record.to_string()).unwrap();
+    stage.edit("cut", "job.json", |record| {
+        assert_eq!(record["job"]["left"], true);
+        record["job"]["left"] = false.into();
+    });
     for file in ["weights-0000.ct", "weights-0001.ct"] {
         std::fs::remove_file(stage.file("cut", file)).unwrap();
     }
@@ -232,6 +263,33 @@ fn an_interrupted_client_leaves_like_any_other() {
     let calls = std::mem::take(&mut stage.liar.seen().calls);
     assert_eq!(calls.iter().filter(|call| call.starts_with("Download")).count(), 2, "{calls:?}");
     assert!(matches!(stage.train_with(&wished), Err(Error::KnownHostile { .. })));
+}
+
+/// After a verdict that the server refused, a client that found a fault does what any other does.
+#[test]
+fn a_refused_verdict_tells_nothing() {
+    let stage = Stage::new();
+    stage.train(Lie::None, "first").unwrap();
+    let calls = |lie, name: &str| {
+        let mut wished = options(name);
+        wished.wishes.patience = Some(1);
+        stage.liar.wait_until_left();
+        stage.liar.lie(lie);
+        let twice = [(); 2].map(|()| {
+            assert!(stage.train_with(&wished).is_err());
+            stage.liar.wait_until_left();
+            std::mem::take(&mut stage.liar.seen().calls)
+        });
+        // In the end the server accepts the verdict.
+        stage.liar.seen().lie = Some(Lie::None);
+        (twice, stage.train_with(&wished).err())
+    };
+    let (honest, end) = calls(Lie::WorseRefused, "honest");
+    assert!(end.is_none(), "{end:?}");
+    let (caught, end) = calls(Lie::AbsurdRefused, "caught");
+    assert!(matches!(end, Some(Error::Hostile { .. })), "{end:?}");
+    assert_eq!(honest, caught);
+    assert!(honest[1].iter().any(|call| call.starts_with("Judge 2 Stop")), "{honest:?}");
 }
 
 /// A passing fault of the server, such as a full disk, is waited out during uploads and verdicts.
@@ -260,7 +318,7 @@ fn assert_uploads_are_whole(stage: &Stage) {
 /// The blobs of the batches of a training.
 fn batch_blobs(stage: &Stage, name: &str) -> Vec<String> {
     let record = std::fs::read(stage.file(name, "job.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
     record["batches"].as_array().unwrap().iter().map(|batch| batch["blob"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -333,28 +391,112 @@ fn the_job_of_a_lost_record_is_cancelled() {
     assert!(stage.project().settings().jobs.is_empty(), "it has ended");
 }
 
-/// Without the logits that were judged the weights cannot be checked. The next command starts a new
-/// job.
+/// Without the rounds that were judged, neither the next round nor the weights can be judged. The
+/// next command starts a new job.
 #[test]
 fn lost_logits_lead_to_a_new_job() {
-    let stage = Stage::new();
-    let best = stage.file("judged", "best.json");
-    for damage in [None, Some(b"{\"epoch\":".as_slice())] {
-        stage.liar.lie(Lie::None);
-        let mut replaced = options("judged");
-        replaced.replace = true;
-        let result = stage.train_and_report(&replaced, &mut |event| {
+    for stage in [Stage::new(), Stage::locked()] {
+        let counts = || {
+            let seen = stage.liar.seen();
+            (seen.jobs, seen.cancelled)
+        };
+        for (k, is_gone) in [true, false].into_iter().enumerate() {
+            let name = format!("judged-{k}");
+            stage.interrupt(&name);
+            let best = stage.file(&name, "best.json");
+            let mut bytes = std::fs::read(&best).unwrap();
+            assert_eq!(locked_file::is_locked(&bytes), stage.passphrase.is_some());
+            std::fs::remove_file(&best).unwrap();
+            if !is_gone {
+                let middle = bytes.len() / 2;
+                bytes[middle] = b'!';
+                bytes.truncate(bytes.len() - 1);
+                std::fs::write(&best, bytes).unwrap();
+            }
+            let (jobs, _) = counts();
+            let said = message(stage.train_again(&name));
+            assert!(said.contains("best.json") && said.contains("Run the command again"), "{said}");
+            assert_eq!(counts(), (jobs, 1));
+            stage.train_again(&name).unwrap();
+            assert_eq!(counts(), (jobs + 1, 1));
+        }
+    }
+}
+
+/// Every round writes the private file anew, with a key that was derived before the first round:
+/// the time of a verdict does not tell whether an epoch was the best, or what its logits were.
+#[test]
+fn every_round_does_the_same_work() {
+    let stage = Stage::locked();
+    let mut lengths = Vec::new();
+    for (lie, rounds) in [(Lie::WorseLater, 3), (Lie::AbsurdLater, 2), (Lie::AbsurdLogits, 1)] {
+        let (name, mut files) = (format!("{lie:?}"), Vec::new());
+        stage.liar.lie(lie);
+        let result = stage.train_and_report(&options(&name), &mut |event| {
             if matches!(event, ProgressEvent::Judged { .. }) {
-                let _ = std::fs::remove_file(&best);
-                damage.iter().for_each(|bytes| std::fs::write(&best, bytes).unwrap());
+                files.push(std::fs::read(stage.file(&name, "best.json")).unwrap_or_default());
             }
         });
-        let said = message(result);
-        assert!(said.contains("best.json") && said.contains("Run the command again"), "{said}");
-        let jobs = stage.liar.seen().jobs;
-        stage.train_with(&replaced).unwrap();
-        assert_eq!(stage.liar.seen().jobs, jobs + 1);
+        assert_eq!((result.is_ok(), files.len()), (lie == Lie::WorseLater, rounds), "{lie:?}");
+        assert!(files.iter().all(|file| locked_file::is_locked(file)), "{lie:?}");
+        // Header, costs, salt and nonce: one salt means one derived key.
+        assert!(files.iter().all(|file| file[36..52] == files[0][36..52]), "{lie:?}: a key was derived anew");
+        let nonces: std::collections::BTreeSet<&[u8]> = files.iter().map(|file| &file[52..64]).collect();
+        assert_eq!(nonces.len(), rounds, "{lie:?}: a round wrote nothing, or reused a nonce");
+        lengths.push(files[0].len());
     }
+    let (most, least) = (lengths.iter().max().unwrap(), lengths.iter().min().unwrap());
+    assert!(most - least < 256, "{lengths:?}");
+}
+
+/// What was decrypted is in the private file only, which the passphrase locks. An interrupted
+/// training continues with it, also if an earlier version wrote the files.
+#[test]
+fn decrypted_values_are_locked_and_a_training_goes_on() {
+    let stage = Stage::locked();
+    stage.interrupt("locked");
+    let record = std::fs::read_to_string(stage.file("locked", "job.json")).unwrap();
+    assert!(["loss", "largest", "accuracy", "best"].iter().all(|word| !record.contains(word)), "{record}");
+    assert!(locked_file::is_locked(&std::fs::read(stage.file("locked", "best.json")).unwrap()));
+    assert!(stage.train_again("locked").is_ok());
+    assert_eq!(stage.liar.seen().jobs, 1, "the same job");
+
+    let stage = Stage { passphrase: None, ..stage };
+    stage.interrupt("earlier");
+    let mut judged = Value::Null;
+    stage.edit("earlier", "best.json", |best| {
+        judged = best.clone();
+        *best = serde_json::json!({ "epoch": best["epoch"], "logits": best["logits"] });
+    });
+    stage.edit("earlier", "job.json", |record| {
+        let job = record["job"].as_object_mut().unwrap();
+        job.remove("judged");
+        job.extend(["judge", "rounds"].map(|field| (field.to_owned(), judged[field].clone())));
+    });
+    let (mut project, remote, wished) = (stage.project(), stage.remote(), options("earlier"));
+    drop(TrainingRun::open(&mut project, &remote, &stage.task, &wished, &mut |_| ()).unwrap());
+    drop(project);
+    let trained = stage.train_again("earlier").unwrap();
+    assert_eq!((trained.rounds.len(), stage.liar.seen().jobs), (EPOCHS, 2), "the same job");
+}
+
+/// A client that is killed between its two files sends the verdict that it has written.
+#[test]
+fn a_round_has_one_verdict_wherever_the_client_is_killed() {
+    let stage = Stage::new();
+    stage.interrupt("killed");
+    stage.edit("killed", "job.json", |record| {
+        assert_eq!(record["job"]["judged"], 1);
+        record["job"]["judged"] = 0.into();
+    });
+    stage.edit("killed", "best.json", |judged| {
+        judged["rounds"][0]["verdict"] = "Stop".into();
+        judged["fault"] = "a fault".into();
+    });
+    stage.liar.seen().verdicts.clear();
+    let said = message(stage.train_again("killed"));
+    assert!(said.contains("a fault"), "{said}");
+    assert_eq!(stage.verdicts(), [v1::Verdict::Stop]);
 }
 
 fn message(result: Result<Trained>) -> String {
@@ -481,10 +623,8 @@ fn a_server_that_does_not_end_is_left() {
     let verdicts = stage.verdicts();
     assert_eq!((verdicts.len(), verdicts.last()), (EPOCHS + 1, Some(&v1::Verdict::Stop)), "{verdicts:?}");
     // After the verdict stop, the client sends no other verdict.
-    let path = stage.folder.path().join("p/jobs/more/job.json");
-    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    record["job"]["fault"] = serde_json::Value::Null;
-    std::fs::write(&path, record.to_string()).unwrap();
+    stage.edit("more", "job.json", |record| record["job"]["fault"] = Value::Null);
+    stage.edit("more", "best.json", |judged| judged["fault"] = Value::Null);
     let (jobs, before) = (stage.liar.seen().jobs, verdicts.len());
     let said = message(stage.train_again("more"));
     assert!(said.contains("after the verdict stop"), "{said}");
@@ -553,14 +693,17 @@ fn silence_is_not_waited_for_for_ever() {
 #[test]
 fn another_job_is_judged_from_its_first_round() {
     let stage = Stage::new();
-    let path = stage.folder.path().join("p/jobs/lost/job.json");
     let said = message(stage.train(Lie::OneRoundMore, "lost"));
     assert!(said.contains("round 4"), "{said}");
     // As after an interruption in round three of an honest server.
-    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    record["job"]["fault"] = serde_json::Value::Null;
-    record["job"]["rounds"].as_array_mut().unwrap().pop();
-    std::fs::write(&path, record.to_string()).unwrap();
+    stage.edit("lost", "job.json", |record| {
+        record["job"]["fault"] = Value::Null;
+        record["job"]["judged"] = EPOCHS.into();
+    });
+    stage.edit("lost", "best.json", |judged| {
+        judged["fault"] = Value::Null;
+        judged["rounds"].as_array_mut().unwrap().pop();
+    });
     assert!(stage.train(Lie::None, "lost").is_ok());
     assert_eq!(stage.liar.seen().verdicts.first().map(|(round, _, _)| *round), Some(1));
 }
@@ -648,13 +791,113 @@ fn a_damaged_key_set_is_needed_only_where_it_is_sent() {
     stage.liar.seen().uploads.remove(&name.0[..]);
     interrupt_without_keys(&stage, "third");
     let said = message(stage.train(Lie::None, "second"));
-    assert!(said.contains("--replace"), "{said}");
+    assert!(said.contains("--replace") && said.contains("interrupted training(s) third use it too"), "{said}");
     assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]));
     assert_eq!(stranded(), ["second", "third"]);
     std::fs::remove_dir_all(stage.folder.path().join("p/jobs/third")).unwrap();
     stage.train(Lie::None, "second").unwrap();
     assert!(!stage.liar.seen().uploads.contains_key(&name.0[..]), "the damaged key set is never sent");
     assert_uploads_are_whole(&stage);
+}
+
+/// A client that is killed while it makes a lost key set again starts a new job with the new one.
+#[test]
+fn a_killed_repair_of_a_key_set_strands_nothing() {
+    let stage = Stage::new();
+    stage.interrupt("model");
+    let (project, record) = (stage.project(), stage.file("model", "job.json"));
+    let set = project.settings().keys[0].clone();
+    std::fs::write(project.key_file(&set), b"damaged").unwrap();
+    drop(project);
+    stage.liar.seen().uploads.remove(&set.blob.parse::<hetal_client::rpc::BlobName>().unwrap().0[..]);
+    let mut killed = None;
+    let repaired = stage.train_and_report(&options("model"), &mut |event| {
+        if matches!(event, ProgressEvent::Keys { .. }) {
+            killed.get_or_insert_with(|| std::fs::read(&record).unwrap());
+        }
+    });
+    assert!(repaired.is_ok(), "{:?}", repaired.err());
+    let killed = killed.unwrap();
+    let value: Value = serde_json::from_slice(&killed).unwrap();
+    assert_eq!((&value["job"], value["keys"].as_str()), (&Value::Null, Some(set.blob.as_str())));
+    // The project has the new key set, the record names the old one.
+    std::fs::write(&record, killed).unwrap();
+    stage.train_again("model").unwrap();
+    assert_uploads_are_whole(&stage);
+}
+
+/// A training whose server was caught writes nothing anew for it.
+#[test]
+fn rows_are_not_encrypted_again_for_a_hostile_server() {
+    let stage = Stage::new();
+    message(stage.train(Lie::AbsurdLater, "caught"));
+    stage.edit("caught", "job.json", |record| record["job"]["left"] = false.into());
+    let name: hetal_client::rpc::BlobName = batch_blobs(&stage, "caught")[0].parse().unwrap();
+    stage.liar.seen().uploads.remove(&name.0[..]);
+    let file = stage.file("caught", "batch-0000.ct");
+    std::fs::write(&file, b"damaged").unwrap();
+    assert!(matches!(stage.train_again("caught"), Err(Error::KnownHostile { .. })));
+    assert_eq!(std::fs::read(&file).unwrap(), b"damaged");
+}
+
+/// Jobs of a replaced training are cancelled once. Those that cannot be cancelled now, or are on
+/// another server, stay in the list.
+#[test]
+fn abandoned_jobs_are_remembered_until_they_end() {
+    let stage = Stage::new();
+    let elsewhere = OpenJob { training: "model".to_owned(), server: "elsewhere:1".to_owned(), id: "ab".repeat(16) };
+    stage.project().update(|s| s.jobs.push(elsewhere.clone())).unwrap();
+    stage.interrupt("model");
+    let open = || -> Vec<String> { stage.project().settings().jobs.iter().map(|job| job.id.clone()).collect() };
+    let first = "01".repeat(16);
+    assert_eq!(open(), [elsewhere.id.clone(), first.clone()]);
+    let mut wished = options("model");
+    wished.replace = true;
+    let mut replace = |lie, epochs| {
+        wished.wishes.max_epochs = Some(epochs);
+        stage.liar.lie(lie);
+        stage.train_with(&wished).unwrap();
+        stage.liar.seen().cancelled
+    };
+    assert_eq!(replace(Lie::KeepsJobs, 1), 0);
+    assert_eq!(open(), [elsewhere.id.clone(), first]);
+    assert_eq!(replace(Lie::None, 2), 1, "the next command cancels it, once");
+    assert_eq!(open(), std::slice::from_ref(&elsewhere.id));
+    // A record of an unfinished job, in the list or not, is cancelled once.
+    for (name, is_listed) in [("listed", true), ("unlisted", false)] {
+        stage.interrupt(name);
+        if !is_listed {
+            stage.project().update(|s| s.jobs.retain(|job| job.training == "model")).unwrap();
+        }
+        let mut other = options(name);
+        (other.replace, other.wishes.max_epochs) = (true, Some(1));
+        stage.train_with(&other).unwrap();
+        assert_eq!((stage.liar.seen().cancelled, open()), (1, vec![elsewhere.id.clone()]));
+    }
+    // A job that its server does not know is forgotten.
+    stage.interrupt("unknown");
+    assert_eq!(open().len(), 2);
+    stage.liar.lie(Lie::UnknownJob);
+    let mut other = options("unknown");
+    (other.replace, other.wishes.max_epochs) = (true, Some(1));
+    stage.train_with(&other).unwrap();
+    assert_eq!((stage.liar.seen().cancelled, open()), (0, vec![elsewhere.id]));
+}
+
+/// A server that does not know the job of a model gets neither keys nor rows.
+#[test]
+fn a_server_without_the_job_gets_nothing() {
+    let stage = Stage::new();
+    let model = stage.train(Lie::None, "asked").unwrap().model;
+    let rows = rows(&stage, &model);
+    stage.liar.lie(Lie::UnknownJob);
+    stage.liar.seen().uploads.clear();
+    let asked = predict::remote::logits(&mut stage.project(), &stage.remote(), &model, &rows, &mut |_| ());
+    let said = asked.unwrap_err().to_string();
+    assert!(said.contains("does not know the job of model asked") && said.contains("--server 127.0.0.1"), "{said}");
+    let calls = std::mem::take(&mut stage.liar.seen().calls);
+    assert!(calls.iter().all(|call| ["Hello", "GetJob", "Close"].contains(&call.as_str())), "{calls:?}");
+    assert!(stage.liar.seen().uploads.is_empty() && queries(stage.folder.path()).is_empty());
 }
 
 /// Leaves a record of an interrupted training with the key set of the others.

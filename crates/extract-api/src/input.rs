@@ -1,4 +1,4 @@
-//! Reading what others have prepared: regular files only, and lines of bounded length.
+//! Reading what others have prepared: regular files only, and files and lines of bounded length.
 
 use std::fs::{File, FileType};
 use std::io::{self, BufRead, Read};
@@ -39,6 +39,28 @@ fn describe(file_type: FileType) -> &'static str {
         }
     }
     if file_type.is_dir() { "a folder" } else { "no regular file" }
+}
+
+/// The bytes of a regular file of at most `most` bytes.
+pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() > most {
+        return Err(too_long(most));
+    }
+    read_at_most(file, most)
+}
+
+/// Everything a reader has, if that is at most `most` bytes.
+pub fn read_at_most(reader: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match reader.take(most.saturating_add(1)).read_to_end(&mut bytes)? as u64 {
+        length if length <= most => Ok(bytes),
+        _ => Err(too_long(most)),
+    }
+}
+
+fn too_long(most: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("has more than {most} bytes, the most that is read"))
 }
 
 /// Reads the next line, without its end; `None` at the end of the input. A line of more than `most`
@@ -88,6 +110,17 @@ mod tests {
         let device = folder.path().join("device");
         std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
         assert!(open_regular(&device).unwrap_err().to_string().contains("is a device"));
+    }
+
+    #[test]
+    fn files_are_bounded() {
+        let folder = hetal_testkit::TempDir::new();
+        let path = folder.path().join("a.txt");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_regular(&path, 5).unwrap(), b"12345");
+        let long = "has more than 4 bytes, the most that is read";
+        assert_eq!(read_regular(&path, 4).unwrap_err().to_string(), long);
+        assert_eq!(read_at_most(io::repeat(b'x'), 4).unwrap_err().to_string(), long);
     }
 
     #[test]

@@ -7,9 +7,9 @@ pub mod manifest;
 pub mod protocol;
 mod sanitize;
 
-pub use input::{open_regular, read_line};
+pub use input::{open_regular, read_at_most, read_line, read_regular};
 pub use manifest::{Manifest, ManifestOf};
-pub use sanitize::{sanitize_terminal, shorten};
+pub use sanitize::{escape_json, sanitize_lines, sanitize_terminal, shorten};
 
 /// The version of both programs.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,11 +1,10 @@
 //! The manifest: what a set of features was made from and how. It is kept beside the features and
 //! stored in the model file of a classifier that was trained on them.
 
-use crate::{open_regular, sanitize_terminal};
+use crate::{read_regular, sanitize_terminal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Larger files are refused.
@@ -109,7 +108,7 @@ impl<P: DeserializeOwned> ManifestOf<P> {
 
     /// Reads a manifest.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let bytes = bytes(path).map_err(|error| match error.kind() {
+        let bytes = read_regular(path, MAX_BYTES).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 Error::new(path, "no such file; `hetal extract` writes it beside the features")
             }
@@ -134,14 +133,6 @@ impl<P: DeserializeOwned> ManifestOf<P> {
                 format!("has version {other}, this program reads {}; update hetal and hetal-extract", Self::VERSION),
             )),
         }
-    }
-}
-
-fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match open_regular(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)? as u64 {
-        length if length <= MAX_BYTES => Ok(bytes),
-        _ => Err(std::io::Error::other(format!("has more than {MAX_BYTES} bytes"))),
     }
 }
 

@@ -5,14 +5,16 @@ use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Reader, Tokens};
 use crate::{Error, Result, config, untrusted};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tract_onnx::data_resolver::ModelDataResolver;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
 
-/// Larger files are refused. A Protocol Buffers message has at most 2 GiB.
+/// Larger files are refused, and so are more bytes of weights in other files. A Protocol Buffers
+/// message has at most 2 GiB.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// The side of pictures if neither the model nor a configuration names one.
@@ -56,7 +58,7 @@ impl OnnxModel {
         let bad = |e: TractError| {
             Error::file(path, format!("is no ONNX model that this program can run: {e:#}; export the model again"))
         };
-        let files = Arc::new(ExternalFiles::default());
+        let files = Arc::new(ExternalFiles::beside(path));
         let model = parse(path, files.clone())?;
         let names: Vec<String> = model.inputs.iter().map(|input| model.node(input.node).name.clone()).collect();
         let (kind, model) = match names.iter().any(|name| name == IDS) {
@@ -64,7 +66,7 @@ impl OnnxModel {
             false => Self::of_pictures(path, model),
         }?;
         let plan = model.into_optimized().and_then(|model| model.into_runnable()).map_err(bad)?;
-        let external = files.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let external = files.seen().read.clone();
         let mut model = Self { plan, kind, width: 0, path: path.to_owned(), external };
         model.width = match &model.kind {
             Kind::Pictures(preprocessing) => model.picture(vec![0.0; 3 * preprocessing.side.pow(2)])?.len(),
@@ -253,10 +255,44 @@ fn parse(path: &Path, files: Arc<ExternalFiles>) -> Result<InferenceModel> {
     }
 }
 
-/// Reads weights that lie in files beside the model, and remembers which files those are.
-#[derive(Default)]
+/// Reads weights that lie in files beside the model, and remembers which files those are. A model
+/// comes from others: it must not name files outside its folder.
 struct ExternalFiles {
-    read: Mutex<BTreeSet<PathBuf>>,
+    folder: PathBuf,
+    seen: Mutex<SeenFiles>,
+}
+
+#[derive(Default)]
+struct SeenFiles {
+    read: BTreeSet<PathBuf>,
+    bytes: u64,
+}
+
+impl ExternalFiles {
+    fn beside(model: &Path) -> Self {
+        let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self { folder: folder.to_owned(), seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, SeenFiles> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file of weights: a regular file in the folder of the model, links followed, of at
+    /// most [`MAX_BYTES`].
+    fn open(&self, path: &Path) -> std::io::Result<File> {
+        let other = |reason: String| Err(std::io::Error::other(reason));
+        if !path.canonicalize()?.starts_with(self.folder.canonicalize()?) {
+            return other("is outside the model's folder; put the weights beside the model".to_owned());
+        }
+        let file = untrusted::open(path)?;
+        match file.metadata()?.len() {
+            length if length > MAX_BYTES => {
+                other(format!("has {length} bytes, more than the {MAX_BYTES} that are read"))
+            }
+            _ => Ok(file),
+        }
+    }
 }
 
 impl ModelDataResolver for ExternalFiles {
@@ -268,15 +304,23 @@ impl ModelDataResolver for ExternalFiles {
         length: Option<usize>,
     ) -> TractResult<()> {
         let bad = |reason: String| std::io::Error::other(format!("{}: {reason}", path.display()));
-        let mut file = untrusted::open(path).map_err(|e| bad(e.to_string()))?;
+        let mut file = self.open(path).map_err(|e| bad(e.to_string()))?;
         let left = file.metadata()?.len().saturating_sub(offset as u64);
         let length = length.map_or(left, |length| length as u64);
         if length > left {
             return Err(bad(format!("has {left} bytes from {offset} on, {length} are needed")).into());
         }
+        let mut seen = self.seen();
+        // Many tensors can name the same bytes.
+        seen.bytes = seen.bytes.saturating_add(length);
+        if seen.bytes > MAX_BYTES {
+            return Err(
+                bad(format!("the model names more than {MAX_BYTES} bytes of weights, the most that is read")).into()
+            );
+        }
         file.seek(SeekFrom::Start(offset as u64))?;
         file.take(length).read_to_end(buffer)?;
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+        seen.read.insert(path.to_owned());
         Ok(())
     }
 }
@@ -286,4 +330,53 @@ fn side(model: &InferenceModel) -> Option<usize> {
     let fact = model.input_fact(0).ok()?;
     let dimensions: Vec<_> = fact.shape.dims().collect();
     usize::try_from(dimensions.get(2)?.concretize()?.to_i64().ok()?).ok()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Weights are regular files in the model's folder. Those that a model names elsewhere, by a
+    /// path or by a link, are refused by name, and so are files that are too large.
+    #[test]
+    fn weights_lie_beside_the_model() {
+        let all = tempfile::tempdir().unwrap();
+        let folder = all.path().join("model");
+        std::fs::create_dir(&folder).unwrap();
+        let (inside, outside) = (folder.join("inside.bin"), all.path().join("outside.bin"));
+        std::fs::write(&inside, b"inside").unwrap();
+        std::fs::write(&outside, b"outside").unwrap();
+        symlink("inside.bin", folder.join("link.bin")).unwrap();
+        symlink("../outside.bin", folder.join("away.bin")).unwrap();
+        let read = |path: &Path, length| {
+            let (files, mut bytes) = (ExternalFiles::beside(&folder.join("model.onnx")), Vec::new());
+            let read = files.read_bytes_from_path(&mut bytes, path, 2, length);
+            read.map(|()| bytes).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(&inside, None), Ok(b"side".to_vec()));
+        assert_eq!(read(&folder.join("link.bin"), Some(3)), Ok(b"sid".to_vec()));
+        for path in [outside, folder.join("../outside.bin"), folder.join("away.bin"), PathBuf::from("/etc/hostname")] {
+            let said = read(&path, Some(1)).unwrap_err();
+            let named = said.contains(&*path.to_string_lossy());
+            assert!(named && (said.contains("outside the model's folder") || !path.exists()), "{said}");
+        }
+        let large = folder.join("large.bin");
+        File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        let said = read(&large, Some(1)).unwrap_err();
+        assert!(said.contains("large.bin: has 2147483649 bytes"), "{said}");
+    }
+
+    /// A small file that many tensors name is counted each time.
+    #[test]
+    fn weights_are_counted_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let weights = folder.path().join("weights.bin");
+        std::fs::write(&weights, b"12345678").unwrap();
+        let files = ExternalFiles::beside(&folder.path().join("model.onnx"));
+        files.seen().bytes = MAX_BYTES - 9;
+        let read = || files.read_bytes_from_path(&mut Vec::new(), &weights, 0, None).map_err(|e| e.to_string());
+        assert_eq!(read(), Ok(()));
+        assert!(read().unwrap_err().contains("more than 2147483648 bytes of weights"));
+    }
 }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 
-pub(crate) use hetal_extract_api::{open_regular as open, read_line};
+pub(crate) use hetal_extract_api::{open_regular as open, read_at_most as read_all, read_line, read_regular as read};
 
 /// A packed file may hold this many times its size. Pictures pack a few times, digits ten times.
 const UNPACKED_RATIO: u64 = 64;
@@ -21,32 +21,10 @@ const MAX_UNPACKED: u64 = 4 << 30;
 /// Characters of a message: what is quoted from a file can have any length.
 const MESSAGE: usize = 2000;
 
-/// The bytes of a regular file of at most `most` bytes.
-pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
-    if file.metadata()?.len() > most {
-        return Err(too_long(most));
-    }
-    read_all(file, most)
-}
-
 /// The text of a regular file of at most `most` bytes.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "is not text in UTF-8; save it as UTF-8");
     String::from_utf8(read(path, most)?).map_err(not_text)
-}
-
-/// Everything a reader has, if that is at most `most` bytes.
-pub(crate) fn read_all(reader: impl Read, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match reader.take(most.saturating_add(1)).read_to_end(&mut bytes)? as u64 {
-        length if length <= most => Ok(bytes),
-        _ => Err(too_long(most)),
-    }
-}
-
-fn too_long(most: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("has more than {most} bytes, the most that is read"))
 }
 
 /// The most bytes that a packed file of `size` bytes may hold.

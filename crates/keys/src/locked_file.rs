@@ -1,7 +1,7 @@
 //! A file that a passphrase locks like the secret key: for decrypted values. `docs/formats.md`
 //! describes the bytes.
 
-use crate::passphrase::{SEAL_LEN, Seal, TAG_LEN};
+use crate::passphrase::{DerivedKey, SEAL_LEN, Seal, TAG_LEN};
 use crate::{Error, Passphrase, Result};
 use hetal_ckks::bytes::FormatError;
 use hetal_ring::sampler::OsSeeds;
@@ -25,21 +25,43 @@ pub fn is_locked(bytes: &[u8]) -> bool {
 
 /// The bytes of a file with this content.
 pub fn lock(content: &[u8], passphrase: &Passphrase) -> Result<Vec<u8>> {
-    let seal = Seal::fresh(&mut OsSeeds);
-    let mut bytes = Vec::with_capacity(AROUND + content.len());
-    bytes.extend(header(content.len()));
-    bytes.extend(seal.to_bytes());
-    bytes.extend(content);
-    let (around, body) = bytes.split_at_mut(HEADER_LEN + SEAL_LEN);
-    let tag = seal.lock(passphrase, around, body)?;
-    bytes.extend(tag);
-    let checksum = *blake3::hash(&bytes).as_bytes();
-    bytes.extend(checksum);
-    Ok(bytes)
+    FileLock::new(passphrase)?.lock(content)
+}
+
+/// Locks any number of files with one key, which is derived once: deriving it takes some tenths of
+/// a second. Every file has a nonce of its own.
+pub struct FileLock {
+    seal: Seal,
+    key: DerivedKey,
+}
+
+impl FileLock {
+    /// Derives a key from a passphrase, with a fresh salt.
+    pub fn new(passphrase: &Passphrase) -> Result<Self> {
+        let seal = Seal::fresh(&mut OsSeeds);
+        Ok(Self { key: seal.derive(passphrase)?, seal })
+    }
+
+    /// The bytes of a file with this content.
+    pub fn lock(&self, content: &[u8]) -> Result<Vec<u8>> {
+        let seal = self.seal.with_fresh_nonce(&mut OsSeeds);
+        // Holds the content until it is encrypted: wiped after an error, and never moved.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(AROUND + content.len()));
+        bytes.extend(header(content.len()));
+        bytes.extend(seal.to_bytes());
+        bytes.extend(content);
+        let (around, body) = bytes.split_at_mut(HEADER_LEN + SEAL_LEN);
+        let tag = seal.lock_with(&self.key, around, body)?;
+        bytes.extend(tag);
+        let checksum = *blake3::hash(&bytes).as_bytes();
+        bytes.extend(checksum);
+        Ok(std::mem::take(&mut *bytes))
+    }
 }
 
 /// The content of a locked file. `path` is for errors.
-pub fn unlock(path: &Path, mut bytes: Vec<u8>, passphrase: Option<&Passphrase>) -> Result<Zeroizing<Vec<u8>>> {
+pub fn unlock(path: &Path, bytes: Vec<u8>, passphrase: Option<&Passphrase>) -> Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(bytes);
     let format = |error| Error::Format { path: path.to_owned(), error };
     let truncated = || format(FormatError::Truncated { part: "the locked file" });
     let length = bytes.len().checked_sub(AROUND).ok_or_else(truncated)?;
@@ -61,7 +83,7 @@ pub fn unlock(path: &Path, mut bytes: Vec<u8>, passphrase: Option<&Passphrase>) 
     }
     bytes.truncate(HEADER_LEN + SEAL_LEN + length);
     bytes.drain(..HEADER_LEN + SEAL_LEN);
-    Ok(Zeroizing::new(bytes))
+    Ok(bytes)
 }
 
 /// The start of a file with so many bytes of content.

@@ -105,8 +105,9 @@ impl Seal {
         Cost::new(self.memory_kib, self.passes, self.lanes, Some(32)).ok()
     }
 
-    /// Fails if the memory is not available: a failed allocation must not end the program.
-    fn cipher(&self, passphrase: &Passphrase) -> Result<ChaCha20Poly1305> {
+    /// Derives the key. Fails if the memory is not available: a failed allocation must not end the
+    /// program.
+    pub(crate) fn derive(&self, passphrase: &Passphrase) -> Result<DerivedKey> {
         let memory = || Error::PassphraseMemory { mebibytes: self.memory_kib.div_ceil(1 << 10) };
         let cost = self.cost().ok_or_else(memory)?;
         let count = cost.block_count();
@@ -118,13 +119,23 @@ impl Seal {
         let made = argon.hash_password_into_with_memory(passphrase.0.as_bytes(), &self.salt, &mut *key, &mut blocks);
         blocks.iter_mut().for_each(Zeroize::zeroize);
         made.map_err(|_| memory())?;
-        Ok(ChaCha20Poly1305::new(&Key::from(*key)))
+        Ok(DerivedKey(key))
+    }
+
+    /// This seal with a fresh nonce. The derived key stays the same.
+    pub(crate) fn with_fresh_nonce(self, seeds: &mut dyn SeedSource) -> Self {
+        let seed = seeds.next_seed();
+        Self { nonce: std::array::from_fn(|k| seed.0[k]), ..self }
     }
 
     /// Encrypts `body` in place. `around` is authenticated: a change of it breaks the lock.
     pub(crate) fn lock(&self, passphrase: &Passphrase, around: &[u8], body: &mut [u8]) -> Result<[u8; TAG_LEN]> {
-        let cipher = self.cipher(passphrase)?;
-        let tag = cipher.encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body));
+        self.lock_with(&self.derive(passphrase)?, around, body)
+    }
+
+    /// [`Seal::lock`] with the key that this seal derives.
+    pub(crate) fn lock_with(&self, key: &DerivedKey, around: &[u8], body: &mut [u8]) -> Result<[u8; TAG_LEN]> {
+        let tag = key.cipher().encrypt_inout_detached(&Nonce::from(self.nonce), around, InOutBuf::from(body));
         tag.map(Into::into).map_err(|_| Error::NotLocked)
     }
 
@@ -137,9 +148,18 @@ impl Seal {
         body: &mut [u8],
         tag: [u8; TAG_LEN],
     ) -> Result<bool> {
-        let cipher = self.cipher(passphrase)?;
+        let cipher = self.derive(passphrase)?.cipher();
         let (nonce, body, tag) = (Nonce::from(self.nonce), InOutBuf::from(body), Tag::from(tag));
         Ok(cipher.decrypt_inout_detached(&nonce, around, body, &tag).is_ok())
+    }
+}
+
+/// The encryption key that a [`Seal`] derives from a passphrase. It is zeroised when dropped.
+pub(crate) struct DerivedKey(Zeroizing<[u8; 32]>);
+
+impl DerivedKey {
+    fn cipher(&self) -> ChaCha20Poly1305 {
+        ChaCha20Poly1305::new(&Key::from(*self.0))
     }
 }
 

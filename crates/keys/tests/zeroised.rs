@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::{Complex64, Params};
-use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, Passphrase, Private, SecretKey};
+use hetal_keys::{
+    Decryptor, Encryptor, EphemeralSecret, Error, KeyGenerator, Passphrase, Private, SecretKey, locked_file,
+};
 use hetal_ring::sampler::{self, SeedSource, TestSeeds};
 use hetal_ring::{Basis, RnsRing, automorphism};
 use hetal_testkit::TempDir;
@@ -22,6 +24,9 @@ const GALOIS: u64 = 5;
 struct Watching;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
+/// Whether blocks as large as those of Argon2 are refused.
+static FULL: AtomicBool = AtomicBool::new(false);
+const LARGE: usize = 32 << 20;
 static LEAKS: AtomicUsize = AtomicUsize::new(0);
 static FREED: AtomicUsize = AtomicUsize::new(0);
 static PATTERNS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
@@ -30,6 +35,9 @@ static PATTERNS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 // they are still owned.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if FULL.load(Ordering::Relaxed) && layout.size() > LARGE {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's promises are those of this call.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -125,6 +133,21 @@ fn use_secret(params: &Arc<Params>, folder: &TempDir, round: usize) {
     assert!((opened.peek()[0] - Complex64::ONE).norm() < 1e-3);
 }
 
+/// The content of a locked file is wiped, also if there is no memory to lock it.
+fn use_locked_files() {
+    let passphrase = Passphrase::new("words".to_owned().into()).unwrap();
+    let content = Private::new(vec![CANARY; 64]);
+    // SAFETY: every byte of a double is initialised, and the values outlive the slice.
+    let bytes = unsafe { std::slice::from_raw_parts(content.peek().as_ptr().cast::<u8>(), 512) };
+    FULL.store(true, Ordering::Relaxed);
+    let refused = locked_file::lock(bytes, &passphrase);
+    FULL.store(false, Ordering::Relaxed);
+    assert!(matches!(refused, Err(Error::PassphraseMemory { .. })));
+    let locked = locked_file::lock(bytes, &passphrase).unwrap();
+    let opened = locked_file::unlock(std::path::Path::new("file"), locked, Some(&passphrase)).unwrap();
+    assert_eq!(opened[..], bytes[..]);
+}
+
 #[test]
 fn freed_memory_holds_no_secret() {
     let params = Arc::new(Params::named("insecure-toy11").unwrap());
@@ -138,6 +161,7 @@ fn freed_memory_holds_no_secret() {
     // A decrypted value that is not exposed is wiped.
     drop(Private::new(vec![CANARY; 4]));
     drop(Private::new(vec![Complex64::new(CANARY, CANARY); 4]));
+    use_locked_files();
     ARMED.store(false, Ordering::Relaxed);
     assert!(FREED.load(Ordering::Relaxed) > 100);
     assert_eq!(LEAKS.load(Ordering::Relaxed), 0, "blocks were freed with the secret in them");

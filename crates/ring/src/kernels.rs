@@ -100,11 +100,6 @@ pub fn packed_dot_pair_into(
     vector::packed_dot_pair_into(isa, q, out.0, out.1, x, y0, y1, [None, None]);
 }
 
-/// A kernel of one slice takes every length.
-fn any_length(_: &[u64]) -> bool {
-    true
-}
-
 /// Whether all vectors of a dot product have one length, there are as many `y0` and `y1` as `x`,
 /// and no more terms than the sums hold.
 fn is_dot_pair<X: Residues, Y: Residues>(

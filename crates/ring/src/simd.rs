@@ -419,13 +419,13 @@ macro_rules! vector_kernel {
         requires ($check:expr) = $body:path, ifma $ifma:path, else $scalar:path
     ) => {
         $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
-            assert!($check, "lengths of a kernel");
+            assert!($check, concat!("the lengths of the arguments of ", stringify!($name)));
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
                 unsafe fn avx2($($arg: $ty),*) {
                     // SAFETY: the features of the set are enabled here; the lengths are checked
-                    // below.
+                    // above.
                     unsafe { $body(crate::simd::avx2::Avx2, $($arg),*) }
                 }
                 #[target_feature(enable = "avx512f,avx512dq")]
@@ -465,13 +465,13 @@ macro_rules! ifma_kernel {
     ) => {
         $(#[$doc])*
         $vis fn $name(isa: crate::Isa, $($arg: $ty),*) {
-            assert!($check, "lengths of a kernel");
+            assert!($check, concat!("the lengths of the arguments of ", stringify!($name)));
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
                 unsafe fn ifma($($arg: $ty),*) {
                     // SAFETY: the features of the set are enabled here; the lengths are checked
-                    // below.
+                    // above.
                     unsafe { $body(crate::simd::avx512::Avx512, $($arg),*) }
                 }
                 if isa.or_scalar() == crate::Isa::Avx512Ifma {

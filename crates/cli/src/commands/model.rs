@@ -7,7 +7,8 @@ use crate::ui::format::ordinal;
 use crate::ui::output::{print, write_public};
 use hetal_client::model::export::{Format, ReleaseLimits, publish};
 use hetal_client::training::shown_loss;
-use hetal_client::{Model, Project, sanitize_terminal};
+use hetal_client::{Model, Project};
+use hetal_extract_api::sanitize_terminal;
 use serde_json::json;
 use std::path::PathBuf;
 

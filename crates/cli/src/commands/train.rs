@@ -98,7 +98,7 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
     json!({
         "security": security(params),
         "security_bits": params.security().bits(),
-        "private": ["validation_loss", "twin_relative_difference"],
+        "private": ["validation_loss", "reference_difference_bound", "twin_relative_difference"],
         "model": trained.model.name,
         "model_path": trained.path,
         "classes": trained.model.classes,
@@ -108,6 +108,8 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
         "epochs": training.epochs,
         "best_epoch": training.best_epoch,
         "iterations": training.iterations,
+        "reference_difference_bound": trained.difference_bound(),
+        // The old name of the same number.
         "twin_relative_difference": trained.difference_bound(),
         "key_bytes": trained.key_bytes,
         "upload_bytes": trained.row_bytes,

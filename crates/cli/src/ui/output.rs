@@ -1,8 +1,8 @@
 //! Results on standard output and in files, and warnings about permissions.
 
 use crate::{Error, Result};
-use hetal_client::{escape_json, sanitize_lines};
 use hetal_durable::NewFile;
+use hetal_extract_api::{escape_json, sanitize_lines};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;

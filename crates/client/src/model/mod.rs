@@ -3,7 +3,8 @@
 pub mod export;
 
 use crate::{Error, Result, project};
-use hetal_keys::{Passphrase, locked_file};
+use hetal_keys::Passphrase;
+use hetal_keys::locked_file::{self, FileLock};
 use hetal_learn::{Matrix, Normalisation, reference, softmax};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
@@ -155,7 +156,8 @@ impl Model {
 
     /// Writes the model file, readable for its owner only and locked if there is a passphrase.
     pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
-        project::write_private(path, self, passphrase)
+        let lock = passphrase.map(FileLock::new).transpose()?;
+        project::write_private(path, self, lock.as_ref())
     }
 
     /// The number of features of a row.

@@ -1,6 +1,7 @@
 //! The quality of predictions.
 
-use crate::{Result, sanitize_terminal};
+use crate::Result;
+use hetal_extract_api::sanitize_terminal;
 use hetal_learn::{Matrix, judge};
 use serde::Serialize;
 

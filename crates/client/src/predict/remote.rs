@@ -34,6 +34,8 @@ pub fn logits(
     // Queries use the circuit that the training started with.
     let layout =
         Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
+    let job = parse_job(model)?;
+    require_job(remote, model, job)?;
     send_keys(project, remote, &training.job, report)?;
     let request = random_name()?;
     let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
@@ -45,6 +47,21 @@ pub fn logits(
         let _ = std::fs::remove_dir_all(&query.folder);
     }
     logits
+}
+
+fn parse_job(model: &Model) -> Result<JobId> {
+    let bad = |_| Error::Protocol { what: "the job id of the model is invalid".to_owned() };
+    model.training.job.parse().map_err(bad)
+}
+
+/// Asks whether the server has the job of a model, before anything is sent to it.
+fn require_job(remote: &Remote, model: &Model, job: JobId) -> Result<()> {
+    match remote.job(job) {
+        Err(rpc::Error::NotFound { server, .. }) => {
+            Err(Error::JobUnknown { server, model: model.name.clone(), trained_on: model.training.server.clone() })
+        }
+        known => Ok(known.map(drop)?),
+    }
 }
 
 /// Sends the key set of a training again if the server has lost it and this project still has it.
@@ -168,11 +185,8 @@ impl Query<'_> {
         }
         let queries = row_blobs.iter().map(RowBlobFile::reference).collect::<Result<_>>()?;
         let training = &self.model.training;
-        let id = training
-            .job
-            .parse()
-            .map_err(|_| Error::Protocol { what: "the job id of the model is invalid".to_owned() })?;
-        let wish = ClassificationRequest { job: id, weights: parse_blob_name(&training.weights)?, queries };
+        let job = parse_job(self.model)?;
+        let wish = ClassificationRequest { job, weights: parse_blob_name(&training.weights)?, queries };
         let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);
         let outputs = self.wait(&job, report)?;

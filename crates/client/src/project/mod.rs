@@ -53,9 +53,9 @@ impl Project {
             }
         };
         let mut project = Self { root: root.to_owned(), settings, passphrase: None, lock };
-        if project.settings.home.is_none() {
-            let home = FolderIdentity::of(root);
-            project.update(|s| s.home = home)?;
+        // A key of a project without `home` may have been copied before: its owner says so first.
+        if project.settings.home.is_none() && project.is_empty() {
+            project.declare_moved()?;
         }
         match set {
             Some(set) if set == project.settings.set => {}
@@ -128,21 +128,20 @@ impl Project {
         self.update(|s| s.jobs.push(job))
     }
 
-    /// Forgets the jobs of a training.
-    pub(crate) fn close_jobs(&mut self, training: &str) -> Result<()> {
-        if self.settings.jobs.iter().all(|job| job.training != training) {
+    /// Forgets a job that has ended, under whatever addresses its server was known.
+    pub(crate) fn close_job(&mut self, id: &str) -> Result<()> {
+        if self.settings.jobs.iter().all(|job| job.id != id) {
             return Ok(());
         }
-        self.update(|s| s.jobs.retain(|job| job.training != training))
+        self.update(|s| s.jobs.retain(|job| job.id != id))
     }
 
     /// Requires that this is the folder that the release budget of the secret key belongs to.
     pub(crate) fn require_home(&self) -> Result<()> {
-        match &self.settings.home {
-            Some(home) if FolderIdentity::of(&self.root).as_ref() != Some(home) => {
-                Err(Error::CopiedFolder { folder: self.root.clone() })
-            }
-            _ => Ok(()),
+        if self.settings.home == FolderIdentity::of(&self.root) {
+            Ok(())
+        } else {
+            Err(Error::CopiedFolder { folder: self.root.clone() })
         }
     }
 

@@ -71,7 +71,7 @@ impl Project {
             match known {
                 Some((_, old)) => {
                     s.released = old.released;
-                    s.home = old.home.or(s.home.take());
+                    s.home = old.home;
                 }
                 None => s.released = unknown,
             }

@@ -2,9 +2,11 @@
 
 use crate::{Error, Result};
 use hetal_durable::{NewFile, UNFINISHED};
-use hetal_keys::{Passphrase, locked_file};
+use hetal_keys::locked_file::{self, FileLock};
+use hetal_keys::{Error as KeysError, Passphrase};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::Write;
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -56,14 +58,18 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 
 /// Reads a state file of decrypted values, which may be locked with a passphrase.
 pub(crate) fn read_private<T: DeserializeOwned>(path: &Path, passphrase: Option<&Passphrase>) -> Result<Option<T>> {
-    let Some(bytes) = read_bytes(path)? else { return Ok(None) };
+    let Some(mut bytes) = read_bytes(path)? else { return Ok(None) };
     if !locked_file::is_locked(&bytes) {
         return parsed(path, &bytes).map(Some);
     }
-    parsed(path, &locked_file::unlock(path, bytes, passphrase)?).map(Some)
+    let content = locked_file::unlock(path, std::mem::take(&mut *bytes), passphrase).map_err(|error| match error {
+        KeysError::Format { path, error } => Error::Damaged { path, reason: error.to_string() },
+        other => other.into(),
+    })?;
+    parsed(path, &content).map(Some)
 }
 
-fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>> {
+fn read_bytes(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>> {
     match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(io_error("reading", path, &e)),
@@ -71,7 +77,9 @@ fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>> {
             path: path.to_owned(),
             reason: format!("it has {} bytes, which is too much", metadata.len()),
         }),
-        Ok(_) => std::fs::read(path).map(Some).map_err(|e| io_error("reading", path, &e)),
+        Ok(_) => {
+            std::fs::read(path).map(|bytes| Some(Zeroizing::new(bytes))).map_err(|e| io_error("reading", path, &e))
+        }
     }
 }
 
@@ -85,17 +93,37 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write_bytes(path, &to_json(path, value)?)
 }
 
-/// Writes a state file of decrypted values atomically, locked if there is a passphrase.
-pub(crate) fn write_private<T: Serialize>(path: &Path, value: &T, passphrase: Option<&Passphrase>) -> Result<()> {
-    let json = Zeroizing::new(to_json(path, value)?);
-    match passphrase {
-        Some(passphrase) => write_bytes(path, &locked_file::lock(&json, passphrase)?),
+/// Writes a state file of decrypted values atomically, locked if there is a lock.
+pub(crate) fn write_private<T: Serialize>(path: &Path, value: &T, lock: Option<&FileLock>) -> Result<()> {
+    let json = to_json(path, value)?;
+    match lock {
+        Some(lock) => write_bytes(path, &lock.lock(&json)?),
         None => write_bytes(path, &json),
     }
 }
 
-fn to_json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec_pretty(value).map_err(|e| Error::Damaged { path: path.to_owned(), reason: e.to_string() })
+/// A value as JSON. Its length is counted first: a vector that grows leaves copies behind.
+fn to_json<T: Serialize>(path: &Path, value: &T) -> Result<Zeroizing<Vec<u8>>> {
+    let damaged = |e: serde_json::Error| Error::Damaged { path: path.to_owned(), reason: e.to_string() };
+    let mut length = Length(0);
+    serde_json::to_writer_pretty(&mut length, value).map_err(damaged)?;
+    let mut json = Zeroizing::new(Vec::with_capacity(length.0));
+    serde_json::to_writer_pretty(&mut *json, value).map_err(damaged)?;
+    Ok(json)
+}
+
+/// Counts the bytes that are written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes a file atomically, readable for its owner only.

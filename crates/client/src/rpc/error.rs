@@ -120,7 +120,7 @@ pub enum Error {
     },
     /// A file that the server does not have cannot be sent: it is not what was written once.
     #[error(
-        "{} {}, and the server does not have it: start the training again with --replace",
+        "{} {}, and the server does not have it: run the command again, which makes it again",
         path.display(), if *is_gone { "is missing" } else { "was changed after it was written" }
     )]
     NotAsWritten {
@@ -179,13 +179,6 @@ impl Error {
             Self::Unreachable { reason, .. } | Self::Late { reason, .. } => reason.clone(),
             other => other.to_string(),
         }
-    }
-
-    /// Whether the server may answer later: a call that fails so can be repeated by the next
-    /// command.
-    pub(crate) fn is_passing(&self) -> bool {
-        use Error::{Cut, Late, Server, Silent, Unreachable};
-        matches!(self, Unreachable { .. } | Late { .. } | Server { .. } | Silent { .. } | Cut { .. })
     }
 
     pub(super) fn file(path: &Path, error: &std::io::Error) -> Self {

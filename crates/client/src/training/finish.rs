@@ -1,34 +1,23 @@
 //! The end of a training: all returned weights are downloaded; those of the best epoch are checked
 //! against the validated logits, compared with the plaintext reference, and saved as a model.
 
+use super::judged::{BEST, BestEpoch};
 use super::record::JobRecord;
 use super::reference_check;
 use super::{ProgressEvent, Round, Trained, TrainingRun};
 use crate::model::Provenance;
-use crate::project::{self, remove_if_there};
+use crate::project::remove_if_there;
 use crate::rpc::{JobInfo, Output};
 use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
 use hetal_learn::reference::logits;
 use hetal_learn::{Judge, Matrix};
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The file of the validation logits of the best epoch. Its weights must give the same logits.
-pub(super) const BEST: &str = "best.json";
-/// The most logits that are kept.
-const BEST_LOGITS: usize = 1 << 16;
 /// The logits of the decrypted weights may differ from the decrypted logits by this.
 const ABSOLUTE_TOLERANCE: f64 = 0.02;
 /// They may also differ by this share of the largest logit.
 const RELATIVE_TOLERANCE: f64 = 1e-3;
-
-/// The logits by which the best epoch was judged.
-#[derive(Serialize, Deserialize)]
-struct BestEpoch {
-    epoch: usize,
-    logits: Vec<f64>,
-}
 
 impl TrainingRun<'_> {
     /// Downloads the weights of all returned epochs, in the order in which the server lists them.
@@ -56,8 +45,7 @@ impl TrainingRun<'_> {
     ) -> Result<Trained> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_epoch).ok_or(Error::NothingLearned)?;
-        let judged = self.judged_logits()?;
-        let validated = self.validated(job, outputs, &record.rounds, best, &judged);
+        let validated = self.validated(job, outputs, &record.rounds, best, &self.best);
         let (output, weights, round) = self.record_fault(validated)?;
         let reference = self.reference(&record, best, report)?;
         let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
@@ -73,7 +61,7 @@ impl TrainingRun<'_> {
         remove_if_there(&self.folder.join(BEST))?;
         self.record.finished = true;
         self.save()?;
-        self.project.close_jobs(&self.options.name)?;
+        self.project.close_job(&job.id.to_string())?;
         let keys = self.key_set()?;
         Ok(Trained {
             difference: difference.zip(reference.as_ref()).map(|(d, reference)| d / reference.max_magnitude()),
@@ -116,27 +104,6 @@ impl TrainingRun<'_> {
         Err(Error::hostile(
             "weights other than those that were validated: they give other logits for the validation rows",
         ))
-    }
-
-    /// Saves the logits of the best epoch so far. They are decrypted values, so they are locked if
-    /// the secret key is.
-    pub(super) fn save_best(&self, epoch: usize, logits: &Matrix) -> Result<()> {
-        let logits = logits.values().iter().take(BEST_LOGITS).copied().collect();
-        project::write_private(&self.folder.join(BEST), &BestEpoch { epoch, logits }, self.project.passphrase())
-    }
-
-    /// Reads the logits of the best epoch. Without them the weights cannot be checked, and only
-    /// another job can give them.
-    fn judged_logits(&mut self) -> Result<BestEpoch> {
-        let path = self.folder.join(BEST);
-        match project::read_private(&path, self.project.passphrase()) {
-            Ok(Some(judged)) => Ok(judged),
-            Ok(None) | Err(Error::Damaged { .. }) => {
-                self.forget_job()?;
-                Err(Error::JudgedLogitsLost { path })
-            }
-            Err(error) => Err(error),
-        }
     }
 
     fn reference(

@@ -1,5 +1,6 @@
 //! Follows a job: events as they arrive, and a verdict for every round.
 
+use super::judged::BestEpoch;
 use super::{IterationTime, ProgressEvent, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
 use crate::rpc::{Event, EventKind, JobInfo, JobProgress, Output, Phase, Validation};
@@ -79,7 +80,9 @@ impl TrainingRun<'_> {
             let record = self.job_record()?;
             record.add_round(round);
             record.fault = fault;
-            // The verdict is on disk before it leaves: a round has only one verdict.
+            // The verdict is on disk before it leaves: a round has only one verdict. The work is
+            // the same in every round, also after a fault.
+            self.save_judged()?;
             self.save()?;
             report(ProgressEvent::Judged { number, round });
         }
@@ -102,7 +105,7 @@ impl TrainingRun<'_> {
         let judgement = judge.judge(&logits, labels)?;
         let best = judge.best_epoch();
         if let Some(epoch) = best.filter(|_| best != before) {
-            self.save_best(epoch, &logits)?;
+            self.best = BestEpoch::new(epoch, &logits);
         }
         self.job_record()?.judge = Some(judge);
         // With larger logits the judge changes the range or the rate and accepts no epoch.

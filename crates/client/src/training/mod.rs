@@ -9,6 +9,7 @@
 //! send                        uploads, repaired where the server or this folder lost something
 //! abandoned                   jobs whose record was lost
 //! follow                      events as they arrive, and a verdict for every round
+//! judged                      judged rounds and the logits of the best epoch: the private file
 //! finish                      weights, checked against validated logits and plaintext reference
 //! delete                      removes a job and its uploads from a server
 //! reference_check             the same training without encryption
@@ -20,6 +21,7 @@ mod delete;
 mod finish;
 mod follow;
 mod hyper_parameters;
+mod judged;
 mod options;
 mod progress;
 mod record;
@@ -37,9 +39,11 @@ use crate::keys::random_name;
 use crate::project::{self, KeySet, OpenJob};
 use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, rpc};
+use hetal_keys::locked_file::FileLock;
 use hetal_keys::secret_file;
 use hetal_learn::Judge;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
+use judged::BestEpoch;
 use record::{JobRecord, TrainingRecord};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -56,6 +60,9 @@ pub struct TrainingRun<'a> {
     owner: Owner,
     folder: PathBuf,
     record: TrainingRecord,
+    best: BestEpoch,
+    /// Locks the private file, if there is a passphrase. Its key is derived before the first round.
+    lock: Option<FileLock>,
     began: Instant,
 }
 
@@ -92,7 +99,7 @@ impl<'a> TrainingRun<'a> {
         }
         let owner = keys::owner(project)?;
         let keys = match &before {
-            Some(record) if going_on && !options.replace => {
+            Some(record) if going_on && !options.replace && record.needs_its_keys(project) => {
                 kept_key_set(project, &owner, &layout, record, &options.name)?
             }
             _ => key_set_for_new_training(project, &owner, &layout, options, report)?,
@@ -103,18 +110,21 @@ impl<'a> TrainingRun<'a> {
         }
         let fitting =
             |record: &TrainingRecord| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
-        let record = match before {
-            Some(record) if same && fitting(&record) => record.resume(remote, options, data.classes.len())?,
+        let (record, best) = match before {
+            Some(record) if same && fitting(&record) => resumed(project, remote, data, options, record, &folder)?,
             before => {
-                abandoned::cancel(project, remote, &options.name, &folder, before.is_none(), report)?;
-                record::discard(before, remote, &folder)?;
-                project.close_jobs(&options.name)?;
+                discard(project, remote, options, before.as_ref(), &folder, report)?;
                 let mut record = TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, report)?;
                 record.fresh_keys = options.fresh_keys;
-                record
+                (record, BestEpoch::none(data))
             }
         };
-        let mut training = Self { project, remote, data, options, layout, owner, folder, record, began };
+        let lock = project.passphrase().map(FileLock::new).transpose()?;
+        let mut training = Self { project, remote, data, options, layout, owner, folder, record, best, lock, began };
+        if training.record.job.as_ref().is_some_and(|job| job.judged > 0) {
+            // An earlier version had the rounds in the record, which does not keep them.
+            training.save_judged()?;
+        }
         training.save()?;
         Ok(training)
     }
@@ -187,8 +197,12 @@ impl<'a> TrainingRun<'a> {
         if let Some(what) = record.fault.clone().filter(|_| record.id != Some(job.id.to_string())) {
             return Err(Error::KnownHostile { what });
         }
+        let is_another = record.id.as_ref().is_some_and(|known| *known != job.id.to_string());
         record.assign_job(&job);
         record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
+        if is_another {
+            self.best = BestEpoch::none(self.data);
+        }
         self.save()?;
         self.project.open_job(OpenJob {
             training: self.options.name.clone(),
@@ -201,11 +215,17 @@ impl<'a> TrainingRun<'a> {
     /// Forgets the job, unless its server misbehaved, which is remembered.
     fn forget_job(&mut self) -> Result<()> {
         if self.job_record()?.fault.is_none() {
-            self.record.job = None;
+            let ended = self.record.job.take().and_then(|job| job.id);
+            self.best = BestEpoch::none(self.data);
             self.save()?;
-            self.project.close_jobs(&self.options.name)?;
+            self.close_job(ended.as_deref())?;
         }
         Ok(())
+    }
+
+    /// Forgets a job that has ended in the project's list of jobs.
+    fn close_job(&mut self, id: Option<&str>) -> Result<()> {
+        id.map_or(Ok(()), |id| self.project.close_job(id))
     }
 
     /// The key set of this training.
@@ -224,15 +244,60 @@ impl<'a> TrainingRun<'a> {
         let Some(record) = &mut self.record.job else { return outcome };
         let Some(what) = record.fault.clone().or(new) else { return outcome };
         record.fault = Some(what.clone());
-        // If the connection broke before the end, the next command follows the job to its end.
-        record.left = !matches!(&outcome, Err(Error::Remote(error)) if error.is_passing());
-        let left = record.left;
+        // If something else came in between, the next command follows the job to its end, like that
+        // of a client that found no fault.
+        record.left = match &outcome {
+            Ok(_) | Err(Error::JobFailed { .. } | Error::JobCancelled) => true,
+            Err(error) => error.misbehaviour().is_some(),
+        };
+        let ended = record.id.clone().filter(|_| record.left);
         self.save()?;
-        if left {
-            self.project.close_jobs(&self.options.name)?;
-        }
+        self.close_job(ended.as_deref())?;
         Err(Error::Hostile { what })
     }
+}
+
+/// Resumes an interrupted training, or starts a finished one again with the rows that are encrypted
+/// already.
+fn resumed(
+    project: &mut Project,
+    remote: &Remote,
+    data: &TrainingData,
+    options: &Options,
+    mut record: TrainingRecord,
+    folder: &Path,
+) -> Result<(TrainingRecord, BestEpoch)> {
+    let best = judged::load(&mut record, data, folder, project.passphrase())?;
+    let is_lost = best.is_none();
+    if let (true, Some(JobRecord { fault: Some(what), .. })) = (is_lost, &record.job) {
+        return Err(Error::KnownHostile { what: what.clone() });
+    }
+    let job = record.open_job(&options.name);
+    let (current, last) = if is_lost { (None, job) } else { (job, None) };
+    abandoned::cancel(project, remote, &options.name, current.as_ref().map(|job| job.id.as_str()), last)?;
+    let Some(best) = best else {
+        record.job = None;
+        project::write(&folder.join("job.json"), &record)?;
+        return Err(Error::JudgedLogitsLost { path: folder.join(judged::BEST) });
+    };
+    Ok((record.resume(remote, options, data.classes.len())?, best))
+}
+
+/// Cancels the jobs of a training that starts anew and removes its files.
+fn discard(
+    project: &mut Project,
+    remote: &Remote,
+    options: &Options,
+    before: Option<&TrainingRecord>,
+    folder: &Path,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<()> {
+    let last = before.and_then(|record| record.open_job(&options.name));
+    let cancelled = abandoned::cancel(project, remote, &options.name, None, last)?;
+    if before.is_none() {
+        abandoned::report_lost(remote, &options.name, folder, &cancelled, report);
+    }
+    record::discard(folder)
 }
 
 /// Reads the record of the training. A damaged record is ignored if the training may be replaced.

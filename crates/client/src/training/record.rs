@@ -1,13 +1,14 @@
 //! The record of a training on disk.
 
-use super::finish::BEST;
 use super::hyper_parameters::expected_hyper_parameters;
+use super::judged::BEST;
 use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter, row_blobs};
 use crate::keys::hex;
+use crate::project::OpenJob;
 use crate::project::{KeySet, io_error, remove_if_there};
-use crate::rpc::{HyperParameters, JobId, JobInfo, Remote};
-use crate::{Error, Layout, Owner, Result, TrainingData};
+use crate::rpc::{HyperParameters, JobInfo, Remote};
+use crate::{Error, Layout, Owner, Project, Result, TrainingData};
 use hetal_learn::judge::wider;
 use hetal_learn::{Judge, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,17 @@ pub(super) struct JobRecord {
     #[serde(default)]
     pub terms: HyperParameters,
     pub id: Option<String>,
+    /// Decrypted values: on disk they are in the private file of the training ([`BEST`]). Earlier
+    /// versions had them here.
+    #[serde(default, skip_serializing)]
     pub judge: Option<Judge>,
     pub range: f64,
+    /// On disk like `judge`.
+    #[serde(default, skip_serializing)]
     pub rounds: Vec<Round>,
+    /// The number of rounds in the private file; 0 in records of earlier versions.
+    #[serde(default)]
+    pub judged: usize,
     /// The misbehaviour of the server, if there was any.
     #[serde(default)]
     pub fault: Option<String>,
@@ -70,6 +79,7 @@ impl JobRecord {
             id: None,
             judge: None,
             rounds: Vec::new(),
+            judged: 0,
             fault: None,
             left: false,
         }
@@ -83,6 +93,7 @@ impl JobRecord {
             self.judge = None;
             self.range = self.terms.range;
             self.rounds.clear();
+            self.judged = 0;
         }
         self.id = Some(id);
     }
@@ -93,6 +104,7 @@ impl JobRecord {
             self.range = wider(self.range).unwrap_or(self.range);
         }
         self.rounds.push(round);
+        self.judged = self.rounds.len();
     }
 }
 
@@ -187,28 +199,32 @@ impl TrainingRecord {
         is_there || self.batches.iter().chain(&self.validation).all(|b| row_blobs::is_whole(folder, b, thoroughly))
     }
 
+    /// Whether the training continues with its key set: a job uses it, or the project still has it.
+    /// A training without a job was killed while it made its key set again; it gets another one.
+    pub fn needs_its_keys(&self, project: &Project) -> bool {
+        self.job.is_some() || project.settings().key_set(&self.keys).is_some()
+    }
+
+    /// The job, if it may not have ended. A server that was left has ended its job: it is not told
+    /// that the training is replaced.
+    pub fn open_job(&self, training: &str) -> Option<OpenJob> {
+        let job = self.job.as_ref().filter(|job| !self.finished && !job.left)?;
+        Some(OpenJob { training: training.to_owned(), server: job.server.clone(), id: job.id.clone()? })
+    }
+
     pub fn row_bytes(&self) -> u64 {
         self.batches.iter().chain(&self.validation).map(|row_blob| row_blob.bytes).sum()
     }
 }
 
-/// Cancels the job of a training that is replaced and removes its files. The record is removed
-/// first, so that it never names missing files.
-pub(super) fn discard(record: Option<TrainingRecord>, remote: &Remote, folder: &Path) -> Result<()> {
-    // The job of a server that was left has ended: it is not told that it is discarded.
-    if let Some(TrainingRecord { job: Some(JobRecord { id: Some(id), left: false, .. }), finished: false, .. }) =
-        &record
-        && let Ok(id) = id.parse::<JobId>()
-    {
-        // The job may be deleted, or belong to another server. Otherwise the limits of the server
-        // end it.
-        let _ = remote.cancel(id);
-    }
+/// Removes the files of a training that is replaced. The record is removed first, so that it never
+/// names missing files.
+pub(super) fn discard(folder: &Path) -> Result<()> {
     remove_if_there(&folder.join("job.json"))?;
     for entry in std::fs::read_dir(folder).map_err(|e| io_error("reading", folder, &e))? {
         let path = entry.map_err(|e| io_error("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Row blobs, logits and weights, complete or not, and the logits of the best epoch.
+        // Row blobs, logits and weights, complete or not, and the judged rounds.
         if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
             remove_if_there(&path)?;
         }

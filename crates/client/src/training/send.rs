@@ -4,11 +4,12 @@
 //! or damaged one. What it lacks is sent from the files of this folder. If a file is not what was
 //! written, its rows are encrypted again, under new seeds and as another blob.
 
-use super::{JobRecord, ProgressEvent, TrainingRun, records};
+use super::judged::BestEpoch;
+use super::{JobRecord, ProgressEvent, TrainingRecord, TrainingRun, abandoned, records};
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter};
 use crate::project::{KeySet, remove_if_there};
-use crate::rpc::{self, BlobDigest, BlobKind, JobId};
+use crate::rpc::{self, BlobDigest, BlobKind};
 use crate::{Error, Result, keys};
 use std::time::Instant;
 
@@ -77,9 +78,10 @@ impl TrainingRun<'_> {
         let known = self.row_blob(index);
         let rows = rows.filter(|rows| rows.len() == known.rows);
         let rows = rows.ok_or_else(|| Error::Protocol { what: format!("{} has other rows", known.file) })?;
-        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
-        let written = writer.write(set, rows, with_labels, known.file.clone())?;
+        let file = known.file.clone();
         self.leave_job()?;
+        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let written = writer.write(set, rows, with_labels, file)?;
         match index {
             RowBlobIndex::Batch(k) => self.record.batches[k] = written,
             RowBlobIndex::Validation(k) => self.record.validation[k] = written,
@@ -88,25 +90,26 @@ impl TrainingRun<'_> {
         self.save()
     }
 
-    /// Cancels the job, because it cannot continue with other blobs.
+    /// Cancels the job, because it cannot continue with other blobs. The record forgets it before
+    /// they are made: a client that is killed meanwhile starts a new job.
     fn leave_job(&mut self) -> Result<()> {
-        match &self.record.job {
-            Some(JobRecord { fault: Some(what), .. }) => return Err(Error::KnownHostile { what: what.clone() }),
-            Some(JobRecord { id: Some(id), .. }) => {
-                if let Ok(id) = id.parse::<JobId>() {
-                    // It may have ended.
-                    let _ = self.remote.cancel(id);
-                }
-            }
-            _ => {}
+        if let Some(JobRecord { fault: Some(what), .. }) = &self.record.job {
+            return Err(Error::KnownHostile { what: what.clone() });
         }
+        let last = self.record.open_job(&self.options.name);
         self.record.job = None;
-        self.project.close_jobs(&self.options.name)
+        self.best = BestEpoch::none(self.data);
+        self.save()?;
+        abandoned::cancel(self.project, self.remote, &self.options.name, None, last).map(drop)
     }
 
     fn send_keys(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
         let sent = match self.send_key_set(report) {
-            Err(Error::Remote(rpc::Error::NotAsWritten { .. })) if self.is_the_only_user_of_its_keys() => {
+            Err(Error::Remote(rpc::Error::NotAsWritten { path, .. })) => {
+                let others = self.other_users_of_its_keys();
+                if !others.is_empty() {
+                    return Err(Error::KeySetLost { path, trainings: others.join(", ") });
+                }
                 self.make_keys_again(report)?;
                 self.send_key_set(report)?
             }
@@ -131,18 +134,20 @@ impl TrainingRun<'_> {
         Ok(self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent)
     }
 
-    /// Whether no other interrupted training needs the key set of this one.
-    fn is_the_only_user_of_its_keys(&self) -> bool {
-        records(self.project)
-            .iter()
-            .all(|(name, other)| *name == self.options.name || other.finished || other.keys != self.record.keys)
+    /// The names of the other interrupted trainings that need the key set of this one.
+    fn other_users_of_its_keys(&self) -> Vec<String> {
+        let all = records(self.project).into_iter();
+        let needs = |name: &str, other: &TrainingRecord| {
+            name != self.options.name && !other.finished && other.keys == self.record.keys
+        };
+        all.filter(|(name, other)| needs(name, other)).map(|(name, _)| name).collect()
     }
 
     /// Generates the key set again: the server lost it, and so did this folder.
     fn make_keys_again(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        self.leave_job()?;
         remove_if_there(&self.project.key_file(&self.key_set()?))?;
         let keys = keys::ensure_set(self.project, &self.owner, &self.layout, report)?;
-        self.leave_job()?;
         self.record.keys = keys.blob;
         self.save()
     }

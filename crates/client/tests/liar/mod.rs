@@ -74,6 +74,14 @@ pub enum Lie {
     LosesBatch,
     /// Not a lie: the job that was requested before has failed.
     FailedMeanwhile,
+    /// Like `WorseLater`, and the verdict `stop` is refused.
+    WorseRefused,
+    /// Like `AbsurdLater`, and the verdict `stop` is refused.
+    AbsurdRefused,
+    /// Not a lie: it has no job of this id.
+    UnknownJob,
+    /// Not a lie: it cannot cancel jobs now.
+    KeepsJobs,
 }
 
 /// What the server received and did.
@@ -235,13 +243,14 @@ impl Server {
         let lie = seen.lie.unwrap_or(Lie::None);
         let features = self.task.validation.features();
         let weights = match lie {
-            Lie::WorseLater if round > 1 => {
+            Lie::WorseLater | Lie::WorseRefused if round > 1 => {
                 let best = self.weights(1);
                 Matrix::from_fn(best.rows(), best.columns(), |k, h| -best[(k, h)])
             }
             _ => self.weights(round as usize),
         };
-        let as_said = if lie == Lie::AbsurdLater && round > 1 { Lie::AbsurdLogits } else { lie };
+        let as_said =
+            if matches!(lie, Lie::AbsurdLater | Lie::AbsurdRefused) && round > 1 { Lie::AbsurdLogits } else { lie };
         let mut bytes = self.logits(features, &weights, as_said);
         let honest_len = bytes.len();
         match lie {
@@ -489,6 +498,9 @@ impl Hetal for Handler {
     async fn get_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
         self.0.seen().call("GetJob");
         let lie = self.0.seen().lie;
+        if lie == Some(Lie::UnknownJob) {
+            return Err(Status::not_found("no such job"));
+        }
         if lie == Some(Lie::StalledJob) {
             std::future::pending::<()>().await;
         }
@@ -497,8 +509,12 @@ impl Hetal for Handler {
 
     async fn cancel_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
         let mut seen = self.0.seen();
-        seen.cancelled += 1;
         seen.call("CancelJob");
+        match seen.lie {
+            Some(Lie::UnknownJob) => return Err(Status::not_found("no such job")),
+            Some(Lie::KeepsJobs) => return Err(Status::failed_precondition("not now")),
+            _ => seen.cancelled += 1,
+        }
         Ok(Response::new(seen.job()))
     }
 
@@ -544,6 +560,9 @@ impl Hetal for Handler {
         let (round, verdict) = (message.round, message.verdict());
         seen.call(format!("Judge {round} {verdict:?} {}", message.encoded_len()));
         seen.passing_fault("Judge")?;
+        if matches!(seen.lie, Some(Lie::WorseRefused | Lie::AbsurdRefused)) && verdict == v1::Verdict::Stop {
+            return Err(Status::failed_precondition("not now"));
+        }
         seen.verdicts.push((round, verdict, message.encoded_len()));
         seen.note(&message);
         tell(seen, What::Judged(v1::Judged { round }));

@@ -6,7 +6,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-use super::{MAX_DOT_TERMS, Scaled, any_length, is_combination, is_dot_pair, scalar};
+use super::{MAX_DOT_TERMS, Scaled, is_combination, is_dot_pair, scalar};
 use crate::Modulus;
 use crate::automorphism::Part;
 use crate::packed::{Packed, Residues};
@@ -22,7 +22,7 @@ vector_kernel! {
         requires (a.len() == b.len()) = sub_body, else scalar::sub_assign
 }
 vector_kernel! {
-    pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) requires (any_length(a)) = neg_body, else scalar::neg_assign
+    pub(super) fn neg_assign(q: &Modulus, a: &mut [u64]) requires (true) = neg_body, else scalar::neg_assign
 }
 vector_kernel! {
     pub(super) fn mul_into(q: &Modulus, out: &mut [u64], a: &[u64], b: &[u64])
@@ -38,7 +38,7 @@ vector_kernel! {
 }
 vector_kernel! {
     pub(super) fn mul_scalar_assign(q: &Modulus, a: &mut [u64], s: u64)
-        requires (any_length(a)) = mul_scalar_body, else scalar::mul_scalar_assign
+        requires (true) = mul_scalar_body, else scalar::mul_scalar_assign
 }
 vector_kernel! {
     pub(super) fn mul_scalar_add_assign(q: &Modulus, acc: &mut [u64], a: &[u64], s: u64)

@@ -271,6 +271,28 @@ mod tests {
         assert!(matches!(publish(&mut early, &model, None), Err(Error::CopiedFolder { .. })));
     }
 
+    /// A project that has a key and no home may have been copied before homes were recorded.
+    #[cfg(unix)]
+    #[test]
+    fn a_key_without_a_home_publishes_nothing_unasked() {
+        let folder = TempDir::new();
+        let (mut project, mut model, _) = published(&folder);
+        project.update(|s| s.home = None).unwrap();
+        drop(project);
+        let mut project = Project::existing(&folder.path().join("p")).unwrap();
+        (model.name, model.bias[0]) = ("other".to_owned(), 7.0);
+        let error = publish(&mut project, &model, None).unwrap_err();
+        assert!(matches!(error, Error::CopiedFolder { .. }) && error.to_string().contains("--moved"), "{error}");
+        // It keeps no home while another key is used.
+        project.retire_keys().unwrap();
+        project.adopt_key("23".to_owned(), None).unwrap();
+        project.retire_keys().unwrap();
+        project.adopt_key("22".to_owned(), None).unwrap();
+        assert!(matches!(publish(&mut project, &model, None), Err(Error::CopiedFolder { .. })));
+        project.declare_moved().unwrap();
+        assert!(publish(&mut project, &model, None).is_ok());
+    }
+
     #[test]
     fn what_is_published_is_flooded_once_and_counted() {
         let folder = TempDir::new();

@@ -1,0 +1,140 @@
+//! What a training has decrypted so far: the judged rounds, and the logits of the best epoch.
+//!
+//! They are in one private file, which is locked if the secret key is. The file is written in every
+//! round, whatever the verdict, with a key that is derived before the first round: the time of a
+//! verdict does not depend on it.
+
+use super::record::{JobRecord, TrainingRecord};
+use super::{Round, TrainingRun};
+use crate::project;
+use crate::{Error, Result, TrainingData};
+use hetal_keys::Passphrase;
+use hetal_learn::judge::wider;
+use hetal_learn::{Judge, Matrix, Verdict};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// The file of the judged rounds and of the logits of the best epoch.
+pub(super) const BEST: &str = "best.json";
+/// The most logits that are kept.
+const BEST_LOGITS: usize = 1 << 16;
+/// Stands for logits before there is a best epoch, with as many digits.
+const NO_LOGIT: f64 = 0.123_456_789_012_345_67;
+
+/// The logits by which the best epoch was judged. Its weights must give the same logits.
+pub(super) struct BestEpoch {
+    /// The epoch, counted from 1; 0 if there is none.
+    pub epoch: usize,
+    pub logits: Zeroizing<Vec<f64>>,
+}
+
+/// The content of the file.
+#[derive(Serialize)]
+struct JudgedRounds<'a> {
+    /// The request and the job that they belong to.
+    request: &'a str,
+    job: Option<&'a str>,
+    judge: Option<&'a Judge>,
+    rounds: &'a [Round],
+    fault: Option<&'a str>,
+    epoch: usize,
+    logits: &'a [f64],
+}
+
+/// The content of a file that is read. Earlier versions wrote only the last two fields.
+#[derive(Deserialize)]
+struct StoredRounds {
+    #[serde(default)]
+    request: Option<String>,
+    #[serde(default)]
+    job: Option<String>,
+    #[serde(default)]
+    judge: Option<Judge>,
+    #[serde(default)]
+    rounds: Vec<Round>,
+    #[serde(default)]
+    fault: Option<String>,
+    epoch: usize,
+    logits: Vec<f64>,
+}
+
+impl StoredRounds {
+    fn is_of(&self, job: &JobRecord) -> bool {
+        self.request.as_ref() == Some(&job.request) && self.job == job.id
+    }
+}
+
+impl BestEpoch {
+    /// Before the first accepted epoch.
+    pub fn none(data: &TrainingData) -> Self {
+        let count = BEST_LOGITS.min(data.validation.rows() * data.classes.len());
+        Self { epoch: 0, logits: Zeroizing::new(vec![NO_LOGIT; count]) }
+    }
+
+    pub fn new(epoch: usize, logits: &Matrix) -> Self {
+        let logits = &logits.values()[..BEST_LOGITS.min(logits.values().len())];
+        Self { epoch, logits: Zeroizing::new(logits.to_vec()) }
+    }
+}
+
+impl TrainingRun<'_> {
+    /// Writes the judged rounds, before the verdict on the last of them leaves.
+    pub(super) fn save_judged(&self) -> Result<()> {
+        let JobRecord { request, id, judge, rounds, fault, .. } = self.record.job.as_ref().ok_or(Error::Interrupted)?;
+        let content = JudgedRounds {
+            request,
+            job: id.as_deref(),
+            judge: judge.as_ref(),
+            rounds,
+            fault: fault.as_deref(),
+            epoch: self.best.epoch,
+            logits: &self.best.logits,
+        };
+        project::write_private(&self.folder.join(BEST), &content, self.lock.as_ref())
+    }
+}
+
+/// Completes the record of an interrupted training with its judged rounds, and returns the logits
+/// of the best epoch. Without them neither the next round nor the weights can be judged, and only
+/// another job can give them: `None` if they are lost.
+pub(super) fn load(
+    record: &mut TrainingRecord,
+    data: &TrainingData,
+    folder: &Path,
+    passphrase: Option<&Passphrase>,
+) -> Result<Option<BestEpoch>> {
+    let Some(job) = record.job.as_mut().filter(|_| !record.finished) else { return Ok(Some(BestEpoch::none(data))) };
+    let stored = match project::read_private::<StoredRounds>(&folder.join(BEST), passphrase) {
+        Err(Error::Damaged { .. }) => None,
+        stored => stored?,
+    };
+    let of_earlier_version = !job.rounds.is_empty();
+    match stored {
+        Some(stored) if of_earlier_version => {
+            job.judged = job.rounds.len();
+            Ok(Some(BestEpoch { epoch: stored.epoch, logits: Zeroizing::new(stored.logits) }))
+        }
+        // The record is written after this file, so it may know one round less.
+        Some(stored) if stored.is_of(job) && stored.rounds.len() >= job.judged => Ok(Some(job.add_judged(stored))),
+        _ if of_earlier_version && job.judge.as_ref().is_some_and(|judge| judge.best_epoch().is_none()) => {
+            job.judged = job.rounds.len();
+            Ok(Some(BestEpoch::none(data)))
+        }
+        // No round was judged, or those of another job.
+        _ if !of_earlier_version && job.judged == 0 => Ok(Some(BestEpoch::none(data))),
+        _ => Ok(None),
+    }
+}
+
+impl JobRecord {
+    fn add_judged(&mut self, stored: StoredRounds) -> BestEpoch {
+        let widened = stored.rounds.iter().filter(|round| round.verdict == Verdict::WidenRange);
+        self.range = widened.fold(self.terms.range, |range, _| wider(range).unwrap_or(range));
+        self.judged = stored.rounds.len();
+        self.rounds = stored.rounds;
+        self.judge = stored.judge;
+        self.fault = self.fault.take().or(stored.fault);
+        BestEpoch { epoch: stored.epoch, logits: Zeroizing::new(stored.logits) }
+    }
+}
