@@ -1,5 +1,8 @@
 //! Text from others (a server, a file, a file name), made safe to print in a terminal.
 
+use hetal_tables::sanitize_character as sanitized;
+pub use hetal_tables::sanitize_terminal;
+
 /// The most characters of a text from a server or from a file.
 const MAX_CHARACTERS: usize = 500;
 
@@ -7,12 +10,6 @@ const MAX_CHARACTERS: usize = 500;
 /// what this program prints.
 pub(crate) fn sanitize_foreign_text(text: &str) -> String {
     sanitize_terminal(&text.chars().take(MAX_CHARACTERS).collect::<String>())
-}
-
-/// Replaces control characters and characters that change the writing direction, so that a text
-/// cannot move the cursor of a terminal, set its clipboard or reorder letters.
-pub fn sanitize_terminal(text: &str) -> String {
-    text.chars().map(sanitized).collect()
 }
 
 /// Sanitizes a text of several lines and keeps the ends of lines and tabs.
@@ -32,16 +29,6 @@ pub fn escape_json(json: &str) -> String {
         }
     }
     escaped
-}
-
-/// The character, or the replacement character if it does something to a terminal.
-fn sanitized(c: char) -> char {
-    if c.is_control() || changes_direction(c) { char::REPLACEMENT_CHARACTER } else { c }
-}
-
-/// Returns whether a character changes the writing direction.
-fn changes_direction(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -88,7 +75,7 @@ mod tests {
         assert_eq!(sanitize_lines("a\n\tb\x1b[1m\u{9b}"), "a\n\tb\u{fffd}[1m\u{fffd}");
         let value = serde_json::json!({ "class": "a\x1b\u{9b}2J\u{202e}b" });
         let shown = escape_json(&value.to_string());
-        assert!(!shown.chars().any(|c| c.is_control() || changes_direction(c)), "{shown:?}");
+        assert!(shown.chars().all(|c| sanitized(c) == c), "{shown:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 }
