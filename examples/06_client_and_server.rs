@@ -6,7 +6,7 @@
 //! cargo run --release --example 06_client_and_server [-- --set full]
 //! ```
 
-use hetal::learn::{Matrix, Wishes};
+use hetal::learn::Wishes;
 use hetal_client::data::{Labels, Table};
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, TrainingRun};
@@ -21,8 +21,9 @@ const TOKEN: &str = "a-token-that-only-this-example-uses";
 fn rows() -> hetal_client::Result<Labelled> {
     let names: Vec<String> = (0..48).map(|i| ["ham", "spam"][i % 2].to_owned()).collect();
     let noise = |i: usize, h: usize| ((i * 31 + h * 17 + i * h) % 19) as f64 / 19.0 - 0.5;
-    let features = Matrix::from_fn(48, 4, |i, h| f64::from(h % 2 == i % 2) + noise(i, h));
-    Labelled::new(Table { features, labels: Some(Labels::Names(names)) }, None)
+    let value = |n: usize| (n / 4, n % 4);
+    let values = (0..48 * 4).map(value).map(|(i, h)| f64::from(h % 2 == i % 2) + noise(i, h)).collect();
+    Labelled::new(Table::new(4, values, Some(Labels::Texts(names))), None)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

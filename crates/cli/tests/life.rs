@@ -5,11 +5,10 @@ mod common;
 
 use common::{SET, Server, error, hetal, json, text};
 use hetal_client::Model;
-use hetal_client::data::{
-    Labels,
-    files::{npy, npz},
-};
+use hetal_client::data::Labels;
+use hetal_client::data::tables::{npy, npz};
 use hetal_client::model::export;
+use hetal_learn::Matrix;
 use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -221,7 +220,8 @@ fn a_project_from_keys_to_published_models() {
         std::fs::read(path).unwrap()
     };
     let arrays = npz::parse(&exported("npz")).unwrap();
-    let coefficients = arrays.iter().find(|(name, _)| name == "coef").unwrap().1.matrix("coef").unwrap();
+    let coefficients = arrays.iter().find(|(name, _)| name == "coef").unwrap().1.clone().numbers("coef").unwrap();
+    let coefficients = Matrix::new(coefficients.0, coefficients.1, coefficients.2).unwrap();
     let (onnx, _, names) = export::read_gemm(&exported("onnx")).unwrap();
     assert_eq!(names, ["ant", "bee", "cat-big"]);
     assert!(onnx.iter().zip(coefficients.values()).all(|(a, b)| *a == *b as f32));
@@ -234,7 +234,7 @@ fn a_project_from_keys_to_published_models() {
     // Another shape gets its own key set of the same secret key. The server is the stored one.
     let wide = folder.path().join("wide.npz");
     let values: Vec<f64> = (0..72).map(|k| f64::from(k % 7 + k / 9 % 2 * 5)).collect();
-    let (values, names) = (npy::write_doubles(&[8, 9], &values), Labels::Numbers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
+    let (values, names) = (npy::write_doubles(&[8, 9], &values), Labels::Integers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
     std::fs::write(&wide, npz::write(&[("x", values), ("y", npy::write_texts(&names.texts()))])).unwrap();
     let other = ["train", "--json", "--dir", dir, "--features", text(&wide), "--name", "other", "--epochs", "1"];
     let other = json(&[&other[..], &["--verdict-delay-ms", "0"]].concat());
@@ -378,7 +378,7 @@ fn wide_rows_and_large_batches_take_several_ciphertexts() {
         (0..count).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| value(i, j)).collect();
     let arrays = [
         ("x", npy::write_doubles(&[count as usize, columns as usize], &values)),
-        ("y", npy::write_texts(&Labels::Numbers(labels.clone()).texts())),
+        ("y", npy::write_texts(&Labels::Integers(labels.clone()).texts())),
     ];
     std::fs::write(&rows, npz::write(&arrays)).unwrap();
     let (dir, rows, to_server) = (text(&dir), text(&rows), server.arguments());

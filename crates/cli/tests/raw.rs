@@ -6,6 +6,7 @@ mod common;
 mod networks;
 
 use common::{SET, Server, error, json, text};
+use hetal_client::data::tables;
 use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -186,7 +187,7 @@ fn pictures_are_extracted_trained_on_and_classified() {
 
     // Own labels keep their names if the manifest is not named. The model stores the manifest.
     let mine = folder.path().join("mine.csv");
-    let labels = hetal_client::data::files::labels(Path::new(&train[1]), None).unwrap().texts();
+    let labels = tables::read_labels(Path::new(&train[1]), None, None, &tables::Options::default()).unwrap().0.texts();
     std::fs::write(
         &mine,
         labels.iter().map(|label| format!("{}\n", label.parse::<i64>().unwrap() * 7)).collect::<String>(),

@@ -1,6 +1,5 @@
 //! Errors on the data owner's side.
 
-use crate::data::files::FileProblem;
 use std::path::PathBuf;
 
 /// The result of an operation on the data owner's side.
@@ -11,13 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// A file of features or labels cannot be used.
-    #[error("{}: {problem}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: FileProblem,
-    },
+    #[error(transparent)]
+    Table(#[from] hetal_tables::Error),
     /// A file operation failed.
     #[error("{operation} {} failed: {message}", .path.display())]
     Io {
@@ -148,6 +142,31 @@ pub enum Error {
         found: usize,
         /// Features of the model.
         expected: usize,
+    },
+    /// Validation rows have another number of features than training rows.
+    #[error(
+        "the validation rows have {found} features, and the training rows have {expected}: give the same columns in \
+         both files"
+    )]
+    ValidationColumns {
+        /// Features of the validation rows.
+        found: usize,
+        /// Features of the training rows.
+        expected: usize,
+    },
+    /// Rows are too long for a query.
+    #[error(
+        "{}: beyond {guard} times the longest training row, which the encrypted circuit does not cover: \
+         leave them out, or predict without --remote",
+        outlier_rows(.rows, *.count)
+    )]
+    Outliers {
+        /// The first such rows, counted from 1.
+        rows: Vec<usize>,
+        /// All such rows.
+        count: usize,
+        /// The longest allowed, in lengths of the longest training row.
+        guard: f64,
     },
     /// A feature is infinite or not a number.
     #[error("row {row}, column {column} of the features: {value} is not a finite number")]
@@ -448,5 +467,15 @@ impl Error {
 
     pub(crate) fn hostile(what: impl Into<String>) -> Self {
         Self::Hostile { what: what.into() }
+    }
+}
+
+/// The words for rows that are too long.
+fn outlier_rows(rows: &[usize], count: usize) -> String {
+    let listed = rows.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    match count {
+        1 => format!("row {listed}"),
+        _ if count > rows.len() => format!("{count} rows (the first are {listed})"),
+        _ => format!("rows {listed}"),
     }
 }

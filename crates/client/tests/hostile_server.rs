@@ -36,8 +36,9 @@ fn labelled() -> Labelled {
         Matrix::from_fn(70, FEATURES, |i, h| f64::from(u8::from(h % 3 == class(i))) * 1.5 + next() + 0.123_456_789);
     Labelled {
         features,
-        labels: Labels::Names((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()),
+        labels: Labels::Texts((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()),
         file: String::new(),
+        columns: None,
     }
 }
 

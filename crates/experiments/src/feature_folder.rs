@@ -1,19 +1,22 @@
 //! Reads a folder of features and labels: `features_NAME.npy` and `labels_NAME.npy`.
 
 use crate::{Error, Result};
-use hetal_client::data::{Labels, files};
+use hetal_client::data::tables::{self, Options};
+use hetal_client::data::{Labels, matrix as matrix_of};
 use hetal_learn::{LabelledMatrix, Matrix};
 use std::path::Path;
 
 /// Reads a two-dimensional array of numbers.
 pub fn matrix(path: &Path) -> Result<Matrix> {
-    Ok(files::features(path)?)
+    let options = Options { ignore_labels: true, ..Options::default() };
+    Ok(matrix_of(tables::read(path, &options).map_err(hetal_client::Error::from)?)?)
 }
 
 /// Reads a one-dimensional array of class numbers.
 pub fn labels(path: &Path) -> Result<Vec<usize>> {
     let bad = |reason: String| Error::File { path: path.display().to_string(), reason };
-    let Labels::Numbers(numbers) = files::labels(path, None)? else {
+    let read = tables::read_labels(path, None, None, &Options::default()).map_err(hetal_client::Error::from)?;
+    let (Labels::Integers(numbers), _) = read else {
         return Err(bad("the labels are texts: give class numbers from 0".to_owned()));
     };
     let class =

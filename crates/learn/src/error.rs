@@ -29,7 +29,7 @@ pub enum Error {
         must: &'static str,
     },
     /// A matrix of another shape than needed.
-    #[error("{what} is {rows} x {columns}, must be {must_rows} x {must_columns}")]
+    #[error("{}", wrong_shape(.what, (*.rows, *.columns), (*.must_rows, *.must_columns)))]
     Shape {
         /// Which matrix.
         what: &'static str,
@@ -170,4 +170,12 @@ pub enum Error {
     /// An invalid table of constants.
     #[error("softmax constants: {0}")]
     Constants(String),
+}
+
+/// The words for a wrong shape. Any number of rows will do if as many as can be may be there.
+fn wrong_shape(what: &str, (rows, columns): (usize, usize), (must_rows, must_columns): (usize, usize)) -> String {
+    match must_rows {
+        usize::MAX => format!("{what} has {columns} columns, must have {must_columns}"),
+        _ => format!("{what} is {rows} x {columns}, must be {must_rows} x {must_columns}"),
+    }
 }

@@ -51,6 +51,17 @@ impl Normalisation {
         Ok(normalised)
     }
 
+    /// The rows that [`Normalisation::apply`] refuses, counted from 0.
+    pub fn beyond_guard(&self, features: &Matrix) -> Result<Vec<usize>> {
+        features.require("features to normalise", usize::MAX, self.shift.len())?;
+        let guard = GUARD * self.row_norm;
+        let is_beyond = |&i: &usize| {
+            let length = norm(&self.row(features.row(i)));
+            length.is_nan() || length > guard
+        };
+        Ok((0..features.rows()).filter(is_beyond).collect())
+    }
+
     /// Weights for features as they are, from weights for normalised ones:
     /// `w x' + b = (factor w) x + b - factor w shift`.
     pub fn fold(&self, weights: &Matrix) -> Result<Matrix> {
@@ -133,6 +144,8 @@ mod tests {
         let mut x = features();
         x[(4, 2)] = 1e4;
         assert!(matches!(normalisation.apply(&x), Err(Error::BeyondGuard { row: 4, column: 2, .. })));
+        x[(1, 0)] = -1e4;
+        assert_eq!(normalisation.beyond_guard(&x).unwrap(), [1, 4]);
         assert!(Normalisation::fit(&Matrix::zeros(0, 4), 1.0).is_err());
         assert!(Normalisation::fit(&features(), -1.0).is_err());
         let constant = Matrix::from_fn(3, 2, |_, _| 7.0);

@@ -6,10 +6,11 @@ mod common;
 
 use common::{Process, TOKEN, tap::Tap};
 use hetal_ckks::Params;
-use hetal_client::data::files;
+use hetal_client::data::tables;
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, TrainingRun};
 use hetal_client::{Labelled, Owner, Project, TrainingData, data, keys};
+use hetal_learn::Matrix;
 use hetal_learn::Wishes;
 use hetal_ring::Basis;
 use hetal_server::authority_path;
@@ -112,16 +113,17 @@ fn write_rows(path: &Path, random: &mut Random) -> Vec<String> {
 }
 
 fn learned_from(rows: &Path) -> TrainingData {
-    let table = files::table(rows, Some("kind")).unwrap();
+    let table = tables::read(rows, &tables::Options::labelled("kind")).unwrap();
     TrainingData::new(&Labelled::new(table, None).unwrap(), None, data::ROW_NORM).unwrap()
 }
 
 /// Feature values as in the file and as encrypted.
 fn add_rows(canaries: &mut Canaries, rows: &Path) {
-    let table = files::table(rows, Some("kind")).unwrap();
+    let table = tables::read(rows, &tables::Options::labelled("kind")).unwrap();
     let task = learned_from(rows);
+    let features = Matrix::new(table.rows, table.columns.len(), table.values).unwrap();
     for (what, matrix) in [
-        ("a feature", &table.features),
+        ("a feature", &features),
         ("a training row", task.training.features()),
         ("a validation row", task.validation.features()),
     ] {

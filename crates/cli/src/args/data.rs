@@ -1,25 +1,35 @@
 //! Features and labels of training rows.
 
+use super::table::TableArguments;
 use crate::ui::progress;
 use crate::{Error, Result};
-use hetal_client::data::{Labels, ROW_NORM, Table, files};
+use hetal_client::data::tables::{self, Note, Options, Report};
+use hetal_client::data::{Labels, ROW_NORM, Table};
 use hetal_client::{Labelled, TrainingData};
 use hetal_extract_api::Manifest;
+use hetal_extract_api::sanitize_terminal;
 use std::path::{Path, PathBuf};
 
 /// Files with training rows and validation rows.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Data {
-    /// Features of the training rows: .npy, .npz, .safetensors or .csv.
+    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: PathBuf,
     /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
-    /// that contains the labels.
+    /// The column (by name, or by number; the first is 1) or the array (.npz, .safetensors) of the
+    /// feature file that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
+    /// The feature columns, by name or by number (the first is 1), separated by commas. Without
+    /// it, all columns but that of the labels.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Rows")]
+    pub columns: Vec<String>,
+    /// How the files are read.
+    #[command(flatten)]
+    pub table: TableArguments,
     /// Features of validation rows. Without it, one row in eight of each class is used for
     /// validation.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
@@ -37,27 +47,54 @@ pub struct Data {
     pub manifest: Option<PathBuf>,
 }
 
+/// The rows of a training, and what was found out about them.
+pub struct Read {
+    /// The rows, split and normalised.
+    pub task: TrainingData,
+    /// The manifest of the features, if there is one.
+    pub manifest: Option<Manifest>,
+    /// The report on the training rows.
+    pub report: Report,
+}
+
 impl Data {
-    /// Reads, splits and normalises the rows. Also returns their manifest, if there is one.
-    pub fn read(&self) -> Result<(TrainingData, Option<Manifest>)> {
-        let training = labelled(&self.features, self.labels.as_deref(), self.label_column.as_deref())?;
-        let manifest = self.extraction(training.features.columns())?;
+    /// Reads, splits and normalises the rows.
+    pub fn read(&self) -> Result<Read> {
+        let options = self.table.options(self.label_column.as_deref(), &self.columns);
+        let training = self.labelled(&self.features, self.labels.as_deref(), &options)?;
+        let manifest = self.extraction(training.table.columns.len())?;
+        // Validation rows have the columns of the training rows, in any order.
+        let options = match training.table.names() {
+            Some(names) => Options { columns: Vec::new(), drop: Vec::new(), expected: Some(names), ..options },
+            None => options,
+        };
         let validation = self.validation.as_deref();
         let validation = validation
-            .map(|path| labelled(path, self.validation_labels.as_deref(), self.label_column.as_deref()))
+            .map(|path| self.labelled(path, self.validation_labels.as_deref(), &options))
             .transpose()
             .map_err(with_validation_options)?;
-        let named = |rows: Labelled, features: &Path, labels: Option<&str>| {
+        let named = |rows: LabelledTable, features: &Path, labels: Option<&str>| {
             // A manifest that was not named applies only to the labels written with it.
             let applies = self.manifest.is_some() || written_with_manifest(features, labels);
-            named(rows, manifest.as_ref().filter(|_| applies))
+            rows.named(manifest.as_ref().filter(|_| applies))
         };
         let training = named(training, &self.features, self.labels.as_deref())?;
+        let report = Report::new(&training.table, None);
         let validation = match (validation, &self.validation) {
-            (Some(rows), Some(features)) => Some(named(rows, features, self.validation_labels.as_deref())?),
+            (Some(rows), Some(features)) => {
+                let rows = named(rows, features, self.validation_labels.as_deref())?;
+                rows.table.notes.iter().for_each(|note| print_note(&rows.file, note));
+                Some(rows.into_labelled()?)
+            }
             _ => None,
         };
-        Ok((TrainingData::new(&training, validation.as_ref(), self.row_norm)?, manifest))
+        training.require_trainable()?;
+        let task = TrainingData::new(&training.into_labelled()?, validation.as_ref(), self.row_norm)?;
+        Ok(Read { task, manifest, report })
+    }
+
+    fn labelled(&self, features: &Path, labels: Option<&str>, options: &Options) -> Result<LabelledTable> {
+        LabelledTable::read(features, labels, options, &self.table.label_options())
     }
 
     /// The manifest that was given or that lies next to the features.
@@ -99,48 +136,88 @@ fn with_validation_options(error: Error) -> Error {
 
 /// Whether `hetal extract` wrote the labels together with the features and the manifest.
 fn written_with_manifest(features: &Path, labels: Option<&str>) -> bool {
-    let file = labels.map_or_else(|| features.to_owned(), |text| files::split_name(text).0);
+    let file = labels.map_or_else(|| features.to_owned(), |text| tables::split_name(text).0);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let written = |part| name == format!("labels_{part}.npy") || name == format!("{part}.safetensors");
     file.parent() == features.parent() && ["train", "val", "test"].into_iter().any(written)
 }
 
-/// Replaces the class numbers of rows by the class names of a manifest.
-pub fn named(rows: Labelled, manifest: Option<&Manifest>) -> Result<Labelled> {
-    let labels = names(rows.labels.clone(), manifest).map_err(|error| match error {
-        Error::Client(error) => rows.fault(error).into(),
-        other => other,
-    })?;
-    Ok(Labelled { labels, ..rows })
-}
-
 /// Replaces class numbers by the class names of a manifest.
 pub fn names(labels: Labels, manifest: Option<&Manifest>) -> Result<Labels> {
-    let (Labels::Numbers(numbers), Some(manifest)) = (&labels, manifest) else { return Ok(labels) };
+    let (Labels::Integers(numbers), Some(manifest)) = (&labels, manifest) else { return Ok(labels) };
     let name = |(row, label): (usize, &i64)| {
         let class = usize::try_from(*label).ok().and_then(|label| manifest.classes.get(label));
         class.cloned().ok_or_else(|| hetal_client::Error::UnknownClass { row: row + 1, label: label.to_string() })
     };
-    Ok(Labels::Names(numbers.iter().enumerate().map(name).collect::<std::result::Result<_, _>>()?))
+    Ok(Labels::Texts(numbers.iter().enumerate().map(name).collect::<std::result::Result<_, _>>()?))
 }
 
-/// Reads the labels of a file, or of one array or column of it.
-pub fn labels(text: &str) -> Result<Labels> {
-    let (path, name) = files::split_name(text);
-    Ok(files::labels(&path, name.as_deref())?)
+/// Reads the labels of `rows` rows from a file, or from one array or column of it. What was guessed
+/// is printed.
+pub fn labels(text: &str, rows: usize, options: &Options) -> Result<Labels> {
+    let (path, name) = tables::split_name(text);
+    let read = tables::read_labels(&path, name.as_deref(), Some(rows), options);
+    let (labels, notes) = read.map_err(hetal_client::Error::from)?;
+    notes.iter().for_each(|note| print_note(&path.display().to_string(), note));
+    Ok(labels)
 }
 
-/// Reads features with their labels.
-pub fn labelled(features: &Path, labels_in: Option<&str>, column: Option<&str>) -> Result<Labelled> {
-    let file = features.display().to_string();
-    let spinner = progress::spinner(format!("reading {file}"));
-    let table = match labels_in {
-        Some(elsewhere) => Table { features: files::features(features)?, labels: Some(labels(elsewhere)?) },
-        None => files::table(features, column)?,
-    };
-    spinner.finish_and_clear();
-    match Labelled::new(table, None) {
-        Ok(rows) => Ok(Labelled { file, ..rows }),
-        Err(error) => Err(hetal_client::Error::Rows { file, error: Box::new(error) }.into()),
+/// Prints what was guessed about a file.
+pub fn print_note(file: &str, note: &Note) {
+    eprintln!("note: {}: {note}", sanitize_terminal(file));
+}
+
+/// A table with one label per row.
+pub struct LabelledTable {
+    /// The table. It has labels.
+    pub table: Table,
+    /// Its file.
+    pub file: String,
+}
+
+impl LabelledTable {
+    /// Reads features with their labels.
+    pub fn read(features: &Path, labels_in: Option<&str>, options: &Options, label_options: &Options) -> Result<Self> {
+        let file = features.display().to_string();
+        let spinner = progress::spinner(format!("reading {file}"));
+        let label = options.label.clone().filter(|_| labels_in.is_none());
+        let options = Options { label, ignore_labels: labels_in.is_some(), ..options.clone() };
+        let mut table = tables::read(features, &options).map_err(hetal_client::Error::from)?;
+        if let Some(elsewhere) = labels_in {
+            table.labels = Some(labels(elsewhere, table.rows, label_options)?);
+        }
+        spinner.finish_and_clear();
+        let fault = |error| Error::Client(hetal_client::Error::Rows { file: file.clone(), error: Box::new(error) });
+        match &table.labels {
+            None => Err(fault(hetal_client::Error::NoLabels)),
+            Some(labels) if labels.len() != table.rows => {
+                let (rows, labels) = (table.rows, labels.len());
+                Err(fault(hetal_learn::Error::LabelCount { rows, labels }.into()))
+            }
+            Some(_) => Ok(Self { table, file }),
+        }
+    }
+
+    /// Replaces class numbers by the class names of a manifest.
+    pub fn named(mut self, manifest: Option<&Manifest>) -> Result<Self> {
+        let labels = self.table.labels.take().map(|labels| names(labels, manifest)).transpose();
+        self.table.labels = labels.map_err(|error| match error {
+            Error::Client(error) => {
+                hetal_client::Error::Rows { file: self.file.clone(), error: Box::new(error) }.into()
+            }
+            other => other,
+        })?;
+        Ok(self)
+    }
+
+    /// Refuses rows that no classifier can be trained on.
+    pub fn require_trainable(&self) -> Result<()> {
+        let error = |problem| tables::Error { path: self.file.clone().into(), problem };
+        Ok(self.table.require_trainable().map_err(error).map_err(hetal_client::Error::from)?)
+    }
+
+    /// The rows for a training.
+    pub fn into_labelled(self) -> Result<Labelled> {
+        Ok(Labelled { file: self.file, ..Labelled::new(self.table, None)? })
     }
 }

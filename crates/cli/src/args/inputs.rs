@@ -1,13 +1,16 @@
 //! Inputs of a classification: pictures, texts or features.
 
-use super::data::names;
+use super::data::{names, print_note};
+use super::table::TableArguments;
 use crate::private_folder::PrivateFolder;
 use crate::{Error, Result, extractor};
 use hetal_client::Model;
-use hetal_client::data::{Labels, files};
+use hetal_client::data::tables::{self, Options};
+use hetal_client::data::{Labels, matrix};
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Encode, Request};
+use hetal_extract_api::sanitize_terminal;
 use hetal_learn::Matrix;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +24,17 @@ pub struct Inputs {
     /// A text, for a model trained on output of `hetal extract`; may be given more than once.
     #[arg(long, group = "input")]
     pub text: Vec<String>,
-    /// Features of the rows: .npy, .npz, .safetensors or .csv.
+    /// Features of the rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl. Named columns are
+    /// found by the names of the training, in any order; columns without names by their order.
     #[arg(long, group = "input", value_name = "FILE")]
     pub features: Option<PathBuf>,
+    /// The feature columns of a file without names, or for a model without them: by name or by
+    /// number (the first is 1), separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "features", help_heading = "Tables")]
+    pub columns: Vec<String>,
+    /// How the feature file is read.
+    #[command(flatten)]
+    pub table: TableArguments,
     /// The new folder of the network that made the features, if it moved. Another network is
     /// refused.
     #[arg(long, value_name = "DIR")]
@@ -53,18 +64,33 @@ impl Inputs {
     /// if they come from `elsewhere`.
     pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>, elsewhere: bool) -> Result<Rows> {
         if let Some(file) = &self.features {
-            let table = if elsewhere { None } else { Some(files::table(file, label_column)?) };
-            let (features, labels) = match table {
-                Some(table) => (table.features, table.labels),
-                None => (files::features(file)?, None),
-            };
-            return Ok(Rows { names: None, features, labels });
+            return self.table_rows(file, model, label_column, elsewhere);
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
         let names = self.pictures.iter().map(|path| path.display().to_string()).chain(self.text.iter().cloned());
         let names: Vec<String> = names.collect();
         let features = self.encoded(manifest, names.len())?;
         Ok(Rows { names: Some(names), features, labels: None })
+    }
+
+    /// Reads features, with the columns that the model was trained on.
+    fn table_rows(&self, file: &Path, model: &Model, label: Option<&str>, elsewhere: bool) -> Result<Rows> {
+        let options = Options {
+            expected: model.columns.clone(),
+            ignore_labels: elsewhere,
+            ..self.table.options(label, &self.columns)
+        };
+        let mut table = tables::read(file, &options).map_err(hetal_client::Error::from)?;
+        let name = file.display().to_string();
+        table.notes.iter().for_each(|note| print_note(&name, note));
+        if model.columns.is_none() && table.names().is_some() {
+            eprintln!(
+                "note: the model has no names of columns: those of {} are taken in their order",
+                sanitize_terminal(&name)
+            );
+        }
+        let labels = table.labels.take();
+        Ok(Rows { names: None, features: matrix(table)?, labels })
     }
 
     /// Computes features of pictures or texts in another process.
@@ -80,7 +106,7 @@ impl Inputs {
             device: self.device,
             out: out.clone().into_os_string(),
         })))?;
-        let features = files::features(&out)?;
+        let features = matrix(tables::read(&out, &Options::default()).map_err(hetal_client::Error::from)?)?;
         match (features.rows(), features.columns()) == (rows, columns) {
             true => Ok(features),
             false => Err(Error::Extraction(format!(

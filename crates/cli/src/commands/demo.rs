@@ -1,14 +1,14 @@
 //! `hetal demo`: data owner and server on one machine, at full security, on real sentences.
 
 use super::train::{manifest_value, per_iteration};
-use crate::args::data;
+use crate::args::data::LabelledTable;
 use crate::machine::{self, peak_rss_gib};
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result, extractor};
 use clap::ValueEnum;
-use hetal_client::data::files::{Format, parse_table};
+use hetal_client::data::tables::{self, Format};
 use hetal_client::data::{ROW_NORM, class_numbers};
 use hetal_client::layout::server_bytes;
 use hetal_client::rpc::{Address, Credentials, Remote};
@@ -131,8 +131,9 @@ impl DemoRows {
         let manifest = Manifest::read(&folder)?;
         let part = |name: &str| -> Result<Labelled> {
             let labels = folder.join(format!("labels_{name}.npy")).display().to_string();
-            let rows = data::labelled(&folder.join(format!("features_{name}.npy")), Some(&labels), None)?;
-            Ok(data::named(rows, Some(&manifest))?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
+            let (features, options) = (folder.join(format!("features_{name}.npy")), tables::Options::default());
+            let rows = LabelledTable::read(&features, Some(&labels), &options, &options)?;
+            Ok(rows.named(Some(&manifest))?.into_labelled()?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
         };
         let training = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
         Ok(Self { training, test: part("test")?, manifest: Some(manifest) })
@@ -141,8 +142,9 @@ impl DemoRows {
     /// The bundled rows.
     fn bundled(rows: Option<usize>, columns: Option<usize>) -> Result<Self> {
         let part = |bytes: &[u8], rows: Option<usize>| -> Result<Labelled> {
-            let table = parse_table(Format::Npz, bytes, None)
-                .map_err(|problem| hetal_client::Error::File { path: "the bundled data".into(), problem })?;
+            let bundled = |problem| tables::Error { path: "the bundled data".into(), problem };
+            let table = tables::parse(Format::Npz, bytes, &tables::Options::default()).map_err(bundled);
+            let table = table.map_err(hetal_client::Error::from)?;
             let all = Labelled::new(table, None)?;
             Ok(all.first(rows.unwrap_or(usize::MAX), columns.unwrap_or(usize::MAX)))
         };

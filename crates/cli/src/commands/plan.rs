@@ -1,13 +1,15 @@
 //! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
-use crate::args::data::Data;
+use crate::args::data::{Data, Read};
 use crate::args::hyper_parameters::HyperParameters;
+use crate::args::table::TableArguments;
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::Layout;
+use hetal_client::data::tables::Report;
 use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
 use hetal_experiments::cost_model::CpuCostModel;
@@ -19,14 +21,14 @@ use std::sync::Arc;
 /// Arguments of `hetal plan`: files as for `hetal train`, or numbers of rows.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// Features of the training rows: .npy, .npz, .safetensors or .csv.
+    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: Option<PathBuf>,
     /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
-    /// that contains the labels.
+    /// The column (by name, or by number; the first is 1) or the array (.npz, .safetensors) of the
+    /// feature file that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
     /// Features of validation rows. Without it, one row in eight of each class is used for
@@ -39,9 +41,13 @@ pub struct Arguments {
     /// All rows. One in eight is used for validation, unless --validation-rows is given.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub rows: Option<usize>,
-    /// Features of a row.
-    #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
-    pub columns: Option<usize>,
+    /// With --features: the feature columns, by name or by number (the first is 1), separated by
+    /// commas. Without: the number of features of a row.
+    #[arg(long, value_name = "NAMES|COUNT", value_delimiter = ',', help_heading = "Numbers, if there is no file yet")]
+    pub columns: Vec<String>,
+    /// How the files are read.
+    #[command(flatten)]
+    pub table: TableArguments,
     /// Classes.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub classes: Option<usize>,
@@ -68,40 +74,53 @@ struct Shape {
 }
 
 impl Arguments {
-    fn shape(&self) -> Result<Shape> {
+    fn shape(&self) -> Result<(Shape, Option<Report>)> {
         if let Some(features) = self.features.clone() {
             let data = Data {
                 features,
                 labels: self.labels.clone(),
                 label_column: self.label_column.clone(),
+                columns: self.columns.clone(),
+                table: self.table.clone(),
                 validation: self.validation.clone(),
                 validation_labels: self.validation_labels.clone(),
                 row_norm: ROW_NORM,
                 manifest: None,
             };
-            let (task, _) = data.read()?;
+            let Read { task, report, .. } = data.read()?;
             let (rows, validation) = (task.training.rows(), task.validation.rows());
-            return Ok(Shape { rows, validation, features: task.features(), classes: task.classes.len() });
+            let (features, classes) = (task.features(), task.classes.len());
+            return Ok((Shape { rows, validation, features, classes }, Some(report)));
         }
-        let (Some(all), Some(features), Some(classes)) = (self.rows, self.columns, self.classes) else {
+        let columns = match &self.columns[..] {
+            [count] => count.parse().ok(),
+            _ => None,
+        };
+        let (Some(all), Some(features), Some(classes)) = (self.rows, columns, self.classes) else {
             return Err(Error::NothingToPlan);
         };
         let aside = all / VALIDATION_SHARE;
         let (rows, validation) = self.validation_rows.map_or((all - aside, aside), |validation| (all, validation));
-        Ok(Shape { rows, validation, features, classes })
+        Ok((Shape { rows, validation, features, classes }, None))
     }
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let value = report(arguments)?;
-    print(arguments.json, &value, &text(&value));
+    let (mut value, data) = report(arguments)?;
+    let mut shown = text(&value);
+    if let Some(data) = data {
+        value["data"] = serde_json::to_value(&data).unwrap_or_default();
+        shown = format!("{}\n{shown}", data.text());
+    }
+    print(arguments.json, &value, &shown);
     Ok(())
 }
 
-/// The plan as a JSON object. Bytes are those of payloads, without network framing.
-pub fn report(arguments: &Arguments) -> Result<Value> {
-    let shape = arguments.shape()?;
+/// The plan as a JSON object, and the report on the rows if there is a file. Bytes are those of
+/// payloads, without network framing.
+pub fn report(arguments: &Arguments) -> Result<(Value, Option<Report>)> {
+    let (shape, data) = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
     let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?.for_classes(shape.classes);
@@ -127,7 +146,7 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
     let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + v);
     // By the union bound, a training fails at most as often as all its bootstraps together.
     let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
-    Ok(json!({
+    let value = json!({
         "set": params.name(),
         "security": security(&params),
         "security_bits": params.security().bits(),
@@ -161,7 +180,8 @@ pub fn report(arguments: &Arguments) -> Result<Value> {
         "seconds_per_iteration_here": iteration,
         "seconds_per_epoch_here": epoch,
         "max_epochs": agreement.max_epochs,
-    }))
+    });
+    Ok((value, data))
 }
 
 fn text(plan: &Value) -> String {

@@ -9,6 +9,7 @@ use crate::args::passphrase::PassphraseSource;
 use crate::ui::output::{print, write_private};
 use crate::ui::progress::TrainingProgress;
 use hetal_client::data::class_numbers;
+use hetal_client::training::shown_loss;
 use hetal_client::{Evaluation, Model, Project, model, predict};
 use hetal_extract_api::sanitize_terminal;
 use hetal_learn::{Matrix, judge};
@@ -35,8 +36,8 @@ pub struct Arguments {
     /// or column).
     #[arg(long, value_name = "FILE")]
     pub labels: Option<String>,
-    /// The column (CSV, by name or number) or the array (.npz, .safetensors) of the feature file
-    /// that contains the true labels.
+    /// The column (by name, or by number; the first is 1) or the array (.npz, .safetensors) of the
+    /// feature file that contains the true labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME")]
     pub label_column: Option<String>,
     /// Classify on the server that trained the model; it sees neither the rows nor the model.
@@ -51,8 +52,8 @@ pub struct Arguments {
     /// Write the predictions to a CSV file instead of the terminal. Only its owner can read it.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Print all digits of the probabilities. They are PRIVATE: together with the server's
-    /// ciphertexts they reveal the secret key.
+    /// Print all digits of the probabilities and losses. They are PRIVATE: together with the
+    /// server's ciphertexts they reveal the secret key.
     #[arg(long)]
     pub exact: bool,
     /// Print one JSON object.
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let model = Model::open(&path, passphrase.as_ref())?;
     let rows = arguments.inputs.rows(&model, &path, arguments.label_column.as_deref(), arguments.labels.is_some())?;
     let truth = match &arguments.labels {
-        Some(text) => Some(labels(text)?),
+        Some(text) => Some(labels(text, rows.features.rows(), &arguments.inputs.table.label_options())?),
         None => rows.labels,
     };
     let truth = truth.map(|labels| inputs::true_labels(labels, &model, &path)).transpose()?;
@@ -90,7 +91,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         predictions.iter_mut().for_each(|prediction| prediction.probability = round(prediction.probability));
     }
     let evaluation = match &truth {
-        Some(truth) => Some(Evaluation::new(&logits, &class_numbers(truth, &model.classes)?, &model.classes)?),
+        Some(truth) => {
+            let evaluation = Evaluation::new(&logits, &class_numbers(truth, &model.classes)?, &model.classes)?;
+            Some(if arguments.exact { evaluation } else { evaluation.rounded(shown_loss) })
+        }
         None => None,
     };
     let lines = |shown: &dyn Fn(&str) -> String| -> String {

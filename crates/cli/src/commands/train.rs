@@ -2,7 +2,7 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::Connection;
-use crate::args::data::Data;
+use crate::args::data::{Data, Read};
 use crate::args::hyper_parameters::HyperParameters;
 use crate::args::passphrase::LockArguments;
 use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
@@ -14,7 +14,7 @@ use hetal_client::training::{IterationTime, Options, Trained, TrainingRun, shown
 use hetal_client::{Project, keys};
 use hetal_extract_api::Manifest;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `hetal train`.
 #[derive(clap::Args, Debug)]
@@ -61,7 +61,8 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let (task, manifest) = arguments.data.read()?;
+    let Read { task, manifest, report: data } = arguments.data.read()?;
+    eprint!("{}", data.text());
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
@@ -81,7 +82,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;
     drop(progress);
-    print(arguments.json, &report(&trained, &params), &text(&trained, &params));
+    let mut value = report(&trained, &params);
+    value["data"] = serde_json::to_value(&data).unwrap_or_default();
+    print(arguments.json, &value, &text(&trained, &params, &arguments.dir));
     Ok(())
 }
 
@@ -128,7 +131,7 @@ pub fn per_iteration(trained: &Trained) -> Option<f64> {
 }
 
 /// The result of a training as text.
-pub fn text(trained: &Trained, params: &Params) -> String {
+pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
     let training = &trained.model.training;
     let mut text = String::new();
     if params.security().bits() <= 0.0 {
@@ -164,11 +167,26 @@ pub fn text(trained: &Trained, params: &Params) -> String {
     );
     text + &format!(
         "saved: {} (private; `hetal model export` writes a model that may be published)\n\
-         next: hetal predict {} --model {}\n",
+         next: hetal predict{} {} --model {}\n",
         trained.path.display(),
+        dir_argument(dir),
         predict_inputs(trained),
         trained.model.name
     )
+}
+
+/// The argument that names a project folder, unless it is the default.
+fn dir_argument(dir: &Path) -> String {
+    match dir == Path::new(PROJECT_FOLDER) {
+        true => String::new(),
+        false => format!(" --dir {}", shell_word(&dir.display().to_string())),
+    }
+}
+
+/// A word as a shell reads it.
+fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// The arguments of `hetal predict` for a model.
@@ -177,5 +195,17 @@ fn predict_inputs(trained: &Trained) -> &'static str {
         Some(what) if what.get("sentence").is_some() => "--text TEXT",
         Some(_) => "PICTURE",
         None => "--features FILE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_names_the_project() {
+        assert_eq!(dir_argument(Path::new(PROJECT_FOLDER)), "");
+        assert_eq!(dir_argument(Path::new("/tmp/p")), " --dir /tmp/p");
+        assert_eq!(dir_argument(Path::new("my project's")), " --dir 'my project'\\''s'");
     }
 }

@@ -4,11 +4,13 @@
 //! files ──> Table ──> Labelled ──> TrainingData
 //!           Labels ──────┘          split, shuffled, normalised
 //! ```
+//!
+//! The crate `hetal-tables` reads the files.
 
-pub mod files;
 mod labels;
 mod prepare;
 
-pub use files::Table;
-pub use labels::{Labels, class_numbers};
-pub use prepare::{Labelled, ROW_NORM, TrainingData, VALIDATION_SHARE};
+pub use hetal_tables as tables;
+pub use hetal_tables::{LabelType, Labels, Table};
+pub use labels::class_numbers;
+pub use prepare::{Labelled, ROW_NORM, TrainingData, VALIDATION_SHARE, matrix};

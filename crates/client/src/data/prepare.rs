@@ -1,9 +1,9 @@
 //! Training data: labelled rows, split, shuffled and normalised.
 
-use super::Table;
-use super::labels::{Labels, class_numbers};
+use super::labels::class_numbers;
 use crate::{Error, Result};
 use hetal_learn::{LabelledMatrix, Matrix, Normalisation};
+use hetal_tables::{LabelType, Labels, Table};
 
 /// The norm of the longest training row after normalisation. It was chosen by validation loss on
 /// SNIPS (MPNet features) and face masks (EfficientNet features). With rate 1 and Nesterov's
@@ -23,17 +23,25 @@ pub struct Labelled {
     pub labels: Labels,
     /// The name of their file for error messages, or an empty string.
     pub file: String,
+    /// The names of the columns, if their file has names.
+    pub columns: Option<Vec<String>>,
+}
+
+/// The values of a table as a matrix.
+pub fn matrix(table: Table) -> Result<Matrix> {
+    Ok(Matrix::new(table.rows, table.columns.len(), table.values)?)
 }
 
 impl Labelled {
     /// Combines features with labels: those of another file, or those of the same file.
     pub fn new(table: Table, labels: Option<Labels>) -> Result<Self> {
-        let labels = labels.or(table.labels).ok_or(Error::NoLabels)?;
-        if labels.len() != table.features.rows() {
-            let (rows, labels) = (table.features.rows(), labels.len());
+        let labels = labels.or_else(|| table.labels.clone()).ok_or(Error::NoLabels)?;
+        if labels.len() != table.rows {
+            let (rows, labels) = (table.rows, labels.len());
             return Err(hetal_learn::Error::LabelCount { rows, labels }.into());
         }
-        Ok(Self { features: table.features, labels, file: String::new() })
+        let columns = table.names();
+        Ok(Self { features: matrix(table)?, labels, file: String::new(), columns })
     }
 
     /// Adds the name of the file to an error about these rows.
@@ -51,12 +59,9 @@ impl Labelled {
     /// The first `rows` rows and `columns` features.
     pub fn first(&self, rows: usize, columns: usize) -> Self {
         let (rows, columns) = (rows.min(self.features.rows()), columns.min(self.features.columns()));
-        let labels = match &self.labels {
-            Labels::Numbers(numbers) => Labels::Numbers(numbers[..rows].to_vec()),
-            Labels::Names(names) => Labels::Names(names[..rows].to_vec()),
-        };
         let features = Matrix::from_fn(rows, columns, |i, h| self.features[(i, h)]);
-        Self { features, labels, file: self.file.clone() }
+        let names = self.columns.as_ref().map(|names| names.iter().take(columns).cloned().collect());
+        Self { features, labels: self.labels.first(rows), file: self.file.clone(), columns: names }
     }
 }
 
@@ -71,12 +76,22 @@ pub struct TrainingData {
     pub validation: LabelledMatrix,
     /// The normalisation of the features.
     pub normalisation: Normalisation,
+    /// The names of the columns, if their file has names.
+    pub columns: Option<Vec<String>>,
+    /// The type of the classes.
+    pub class_type: LabelType,
 }
 
 impl TrainingData {
     /// Prepares rows. Without validation rows, one in [`VALIDATION_SHARE`] rows of each class is
     /// set aside.
     pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
+        if let Some(given) = validation
+            && given.features.columns() != training.features.columns()
+        {
+            let (found, expected) = (given.features.columns(), training.features.columns());
+            return Err(given.fault(Error::ValidationColumns { found, expected }));
+        }
         // The classes are those of the training rows, so every class has rows.
         let classes = training.labels.classes();
         let all = training.dataset(&classes)?;
@@ -100,6 +115,8 @@ impl TrainingData {
             validation: normalised(&validation_set, &to_validate, validation.unwrap_or(training))?,
             classes,
             normalisation,
+            columns: training.columns.clone(),
+            class_type: training.labels.label_type(),
         })
     }
 
@@ -188,7 +205,7 @@ mod tests {
 
     fn labelled(labels: Vec<i64>) -> Labelled {
         let features = Matrix::from_fn(labels.len(), 3, |i, j| (i * i + j) as f64);
-        Labelled { features, labels: Labels::Numbers(labels), file: String::new() }
+        Labelled { features, labels: Labels::Integers(labels), file: String::new(), columns: None }
     }
 
     #[test]
@@ -240,8 +257,22 @@ mod tests {
         other.file = "validation.csv".to_owned();
         other.features[(7, 1)] = 1e5;
         assert!(fault(&rows, Some(&other)).starts_with("validation.csv: row 8: length"));
-        other.labels = Labels::Numbers(vec![5; 24]);
+        other.labels = Labels::Integers(vec![5; 24]);
         assert!(fault(&rows, Some(&other)).starts_with("validation.csv: row 1: no training row"));
+    }
+
+    /// A wrong width is said in numbers that mean something.
+    #[test]
+    fn validation_rows_have_the_columns_of_the_training_rows() {
+        let rows = labelled((0..24).map(|k| k % 2).collect());
+        let mut narrow = rows.first(24, 2);
+        narrow.file = "validation.csv".to_owned();
+        let said = TrainingData::new(&rows, Some(&narrow), 10.0).unwrap_err().to_string();
+        let expected = "validation.csv: the validation rows have 2 features, and the training rows have 3";
+        assert!(said.starts_with(expected), "{said}");
+        let normalisation = Normalisation::fit(&rows.features, 10.0).unwrap();
+        let said = normalisation.apply(&narrow.features).unwrap_err().to_string();
+        assert_eq!(said, "features to normalise has 2 columns, must have 3");
     }
 
     #[test]

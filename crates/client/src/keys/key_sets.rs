@@ -3,9 +3,9 @@
 use super::Owner;
 use crate::project::{KeySet, io_error, remove_if_there};
 use crate::training::ProgressEvent;
-use crate::{Layout, Project, Result, rpc};
+use crate::{Error, Layout, Project, Result, rpc};
 use hetal_ckks::KeyId;
-use hetal_ckks::bytes::KeySetReader;
+use hetal_ckks::bytes::{FormatError, KeySetReader};
 use hetal_durable::NewFile;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -61,10 +61,12 @@ pub fn ensure_set(
     let start = Instant::now();
     let mut out = HashedFile::create(&path)?;
     let mut made = 0;
-    owner.write_keys(&wanted, &mut out, || {
-        made += 1;
-        report(ProgressEvent::Keys { done: made, total: wanted.len() });
-    })?;
+    owner
+        .write_keys(&wanted, &mut out, || {
+            made += 1;
+            report(ProgressEvent::Keys { done: made, total: wanted.len() });
+        })
+        .map_err(|error| with_path(error, &path))?;
     let (blob, bytes) = out.finish(&path)?;
     let keys = KeySet {
         blob,
@@ -80,6 +82,16 @@ pub fn ensure_set(
         settings.keys.push(keys.clone());
     })?;
     Ok(keys)
+}
+
+/// Names the file in an error of the operating system, such as a full disk.
+fn with_path(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Scheme(hetal_ckks::Error::Format(FormatError::Io { message, .. })) => {
+            Error::Io { operation: "writing", path: path.to_owned(), message }
+        }
+        other => other,
+    }
 }
 
 /// Hashes a file while it is written.
@@ -112,5 +124,18 @@ impl std::io::Write for HashedFile {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_names_the_file() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = Error::from(hetal_ckks::Error::from(FormatError::from(full)));
+        let said = with_path(error, Path::new("p/keys.hetal")).to_string();
+        assert!(said.starts_with("writing p/keys.hetal failed:"), "{said}");
     }
 }

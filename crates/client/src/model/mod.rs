@@ -6,6 +6,7 @@ use crate::{Error, Result, project};
 use hetal_keys::Passphrase;
 use hetal_keys::locked_file::{self, FileLock};
 use hetal_learn::{Matrix, Normalisation, reference, softmax};
+use hetal_tables::LabelType;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::Path;
@@ -39,6 +40,13 @@ pub struct Model {
     /// The manifest of the feature extraction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extraction: Option<serde_json::Value>,
+    /// The names of the feature columns, in order. Models of arrays and of earlier versions have
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<Vec<String>>,
+    /// The type of the classes. Models of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_type: Option<LabelType>,
 }
 
 /// How a classifier was trained.
@@ -112,6 +120,8 @@ impl Model {
             noise,
             training,
             extraction: None,
+            columns: None,
+            class_type: None,
         })
     }
 
@@ -151,6 +161,7 @@ impl Model {
             && self.classes.len() == self.weights.len()
             && self.classes.len() == self.bias.len()
             && self.weights.iter().all(|row| row.len() == features)
+            && self.columns.as_ref().is_none_or(|names| names.len() == features)
             && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
 
@@ -258,6 +269,26 @@ pub(crate) mod tests {
         rows[(1, 2)] = f64::NAN;
         let error = model.logits(&rows).unwrap_err().to_string();
         assert!(error.contains("row 2, column 3"), "{error}");
+    }
+
+    /// Names of columns and the type of classes are kept. A file of an earlier version has neither.
+    #[test]
+    fn a_model_remembers_its_columns_and_the_type_of_its_classes() {
+        let folder = TempDir::new();
+        let path = folder.path().join("m.json");
+        let mut model = model();
+        let old = serde_json::to_string(&model).unwrap();
+        assert!(!old.contains("columns") && !old.contains("class_type"), "{old}");
+        model.columns = Some(["a", "b", "c", "d"].map(str::to_owned).to_vec());
+        model.class_type = Some(LabelType::Boolean);
+        model.save(&path, None).unwrap();
+        assert_eq!(Model::load(&path).unwrap(), model);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("\"boolean\""));
+        model.columns = Some(vec!["a".to_owned()]);
+        model.save(&path, None).unwrap();
+        assert!(matches!(Model::load(&path), Err(Error::Damaged { .. })));
+        let before: Model = serde_json::from_slice(include_bytes!("../../tests/samples/model.json")).unwrap();
+        assert!(before.is_whole() && before.columns.is_none() && before.class_type.is_none());
     }
 
     /// With a passphrase the file is locked like the secret key. A file without a lock is still

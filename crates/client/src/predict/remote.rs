@@ -7,11 +7,14 @@ use crate::model::require_finite;
 use crate::rpc::{BlobDigest, BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
 use crate::training::{self, ProgressEvent};
 use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
-use hetal_learn::{LabelledMatrix, Matrix};
+use hetal_learn::{LabelledMatrix, Matrix, normalisation};
 use hetal_wire::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::PathBuf;
+
+/// The most rows that an error names.
+const MAX_NAMED_ROWS: usize = 10;
 
 /// Computes logits of rows with the encrypted weights that a training left on the server.
 pub fn logits(
@@ -25,6 +28,7 @@ pub fn logits(
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
     }
     require_finite(features)?;
+    require_within_guard(model, features)?;
     let owner = keys::existing_owner(project)?;
     if model.training.key_id != Some(owner.key_id()) {
         let help = "predict without --remote, use the project it was trained in, or train it again";
@@ -61,6 +65,19 @@ fn require_job(remote: &Remote, model: &Model, job: JobId) -> Result<()> {
             Err(Error::JobUnknown { server, model: model.name.clone(), trained_on: model.training.server.clone() })
         }
         known => Ok(known.map(drop)?),
+    }
+}
+
+/// Refuses rows that are too long for the circuit. The error names them all, as far as they are
+/// few.
+fn require_within_guard(model: &Model, features: &Matrix) -> Result<()> {
+    let rows = model.normalisation.beyond_guard(features)?;
+    match rows.len() {
+        0 => Ok(()),
+        count => {
+            let rows = rows.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
+            Err(Error::Outliers { rows, count, guard: normalisation::GUARD })
+        }
     }
 }
 
@@ -207,5 +224,24 @@ impl Query<'_> {
             }
         }
         Err(rpc::Error::Cut { job: job.id }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row that is too long is named, among others that are not.
+    #[test]
+    fn outliers_are_named() {
+        let model = crate::model::tests::model();
+        let mut rows = Matrix::from_fn(30, model.features(), |_, j| j as f64);
+        assert!(require_within_guard(&model, &rows).is_ok());
+        rows[(6, 1)] = 1e5;
+        let said = require_within_guard(&model, &rows).unwrap_err().to_string();
+        assert!(said.starts_with("row 7: beyond 2 times the longest training row"), "{said}");
+        (8..25).for_each(|row| rows[(row, 2)] = -1e5);
+        let said = require_within_guard(&model, &rows).unwrap_err().to_string();
+        assert!(said.starts_with("18 rows (the first are 7, 9, 10, 11, 12, 13, 14, 15, 16, 17): beyond"), "{said}");
     }
 }

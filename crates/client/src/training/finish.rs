@@ -55,6 +55,8 @@ impl TrainingRun<'_> {
         let mut model =
             Model::new(&self.options.name, self.data.classes.clone(), &weights, normalisation, noise, training)?;
         model.extraction.clone_from(&self.options.extraction);
+        model.columns.clone_from(&self.data.columns);
+        model.class_type = Some(self.data.class_type);
         let place = self.project.model(&self.options.name)?;
         model.save(&place, self.project.passphrase())?;
         (0..outputs.len()).try_for_each(|k| remove_if_there(&self.weights_file(k)))?;

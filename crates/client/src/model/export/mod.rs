@@ -6,12 +6,12 @@
 
 mod onnx;
 
-use crate::data::files::{npy, npz, safetensors};
 use crate::project::ReleaseBudget;
 use crate::{Error, Model, Project, Result, model, project};
 use hetal_keys::{Private, Release, ReleasePolicy};
 use hetal_learn::Matrix;
 use hetal_ring::sampler::OsSeeds;
+use hetal_tables::{LabelType, npy, npz, safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
@@ -70,6 +70,9 @@ pub struct Published {
     pub security: u32,
     /// BLAKE3 hash of the exact weights.
     source: String,
+    /// The type of the classes, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class_type: Option<LabelType>,
 }
 
 /// Publishes a model. The first call adds noise and counts the released numbers; later calls return
@@ -85,7 +88,7 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
             Some(state) => require_same(limits, model, state)?,
             None => require_security(limits, model, published.security)?,
         }
-        return Ok((published, path));
+        return Ok((Published { class_type: model.class_type, ..published }, path));
     }
     // The budget belongs to one key, so a model of another key must not be counted with it.
     if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
@@ -128,6 +131,7 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
         sigma: release.sigma(),
         security: state.security,
         source,
+        class_type: model.class_type,
     };
     project::write(&path, &published)?;
     Ok((published, path))
@@ -184,16 +188,49 @@ impl Published {
                 npz::write(&[
                     ("coef", npy::write_doubles(&[coef.len(), features], &coef_flat)),
                     ("intercept", npy::write_doubles(&[intercept.len()], &intercept)),
-                    ("classes", npy::write_texts(&self.classes)),
+                    ("classes", self.class_array()),
                 ])
             }
             Format::Onnx => onnx::write(&self.classes, &self.weights, &self.bias),
             Format::Sklearn => {
                 let (coef, intercept) = self.sklearn();
-                let value = json!({ "coef": coef, "intercept": intercept, "classes": self.classes });
+                let value = json!({ "coef": coef, "intercept": intercept, "classes": self.typed_classes() });
                 value.to_string().into_bytes()
             }
         }
+    }
+
+    /// The classes with their type: numbers, truth values or names.
+    fn typed_classes(&self) -> serde_json::Value {
+        match (self.integers(), self.booleans()) {
+            (Some(numbers), _) => json!(numbers),
+            (None, Some(values)) => json!(values),
+            (None, None) => json!(self.classes),
+        }
+    }
+
+    /// The classes as a NumPy array of their type.
+    fn class_array(&self) -> Vec<u8> {
+        match (self.integers(), self.booleans()) {
+            (Some(numbers), _) => npy::write_integers(&[numbers.len()], &numbers),
+            (None, Some(values)) => npy::write_booleans(&[values.len()], &values),
+            (None, None) => npy::write_texts(&self.classes),
+        }
+    }
+
+    fn integers(&self) -> Option<Vec<i64>> {
+        let are_integers = self.class_type == Some(LabelType::Integer);
+        self.classes.iter().map(|class| class.parse().ok().filter(|_| are_integers)).collect()
+    }
+
+    fn booleans(&self) -> Option<Vec<bool>> {
+        let are_booleans = self.class_type == Some(LabelType::Boolean);
+        let truth = |class: &String| match class.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        };
+        self.classes.iter().map(|class| truth(class).filter(|_| are_booleans)).collect()
     }
 
     /// Coefficients and intercepts of scikit-learn: for two classes only their difference.
@@ -225,6 +262,27 @@ mod tests {
             let (path, target) = (entry.path(), to.join(entry.file_name()));
             if path.is_dir() { copy(&path, &target) } else { std::fs::copy(&path, &target).map(drop).unwrap() }
         }
+    }
+
+    /// Whole numbers and truth values leave as such, so that they equal the labels of others.
+    #[test]
+    fn classes_are_exported_with_their_type() {
+        let folder = TempDir::new();
+        let (_, _, mut published) = published(&folder);
+        let exported = |published: &Published| {
+            let json: serde_json::Value = serde_json::from_slice(&published.bytes(Format::Sklearn)).unwrap();
+            let arrays = npz::parse(&published.bytes(Format::Npz)).unwrap();
+            let classes = arrays.into_iter().find(|(name, _)| name == "classes").unwrap().1.values;
+            (json["classes"].clone(), classes)
+        };
+        let names = ["red", "green", "blue"].map(str::to_owned).to_vec();
+        assert_eq!(exported(&published), (json!(names), hetal_tables::Values::Texts(names)));
+        published.classes = ["-1", "7", "10"].map(str::to_owned).to_vec();
+        published.class_type = Some(LabelType::Integer);
+        assert_eq!(exported(&published), (json!([-1, 7, 10]), hetal_tables::Values::Integers(vec![-1, 7, 10])));
+        published.classes = ["False", "True"].map(str::to_owned).to_vec();
+        published.class_type = Some(LabelType::Boolean);
+        assert_eq!(exported(&published), (json!([false, true]), hetal_tables::Values::Booleans(vec![false, true])));
     }
 
     /// A copy of a project folder has a copy of the release budget, so it publishes nothing.
@@ -377,8 +435,8 @@ mod tests {
             weights.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!((weights.shape(), values), (&[3, 4][..], flat.clone()));
         let arrays = npz::parse(&published.bytes(Format::Npz)).unwrap();
-        assert_eq!(arrays[0].1.matrix("coef").unwrap().values(), flat);
-        assert_eq!(arrays[2].1.labels("classes").unwrap().texts(), published.classes);
+        assert_eq!(arrays[0].1.clone().numbers("coef").unwrap().2, flat);
+        assert_eq!(arrays[2].1.clone().labels("classes").unwrap().texts(), published.classes);
         let (weights, bias, classes) = read_gemm(&published.bytes(Format::Onnx)).unwrap();
         let single = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<_>>();
         assert_eq!((weights, bias, classes), (single(&flat), single(&published.bias), published.classes.clone()));

@@ -1,7 +1,7 @@
 //! The safetensors format: a JSON header that describes arrays, then their bytes.
 
-use super::array::Element;
-use super::{Array, FileProblem, Parsed};
+use crate::array::Element;
+use crate::{Array, FileProblem, Parsed};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -99,7 +99,8 @@ fn element(name: &str) -> Option<Element> {
         "I16" => Element::Signed(2),
         "I32" => Element::Signed(4),
         "I64" => Element::Signed(8),
-        "U8" | "BOOL" => Element::Unsigned(1),
+        "BOOL" => Element::Boolean,
+        "U8" => Element::Unsigned(1),
         "U16" => Element::Unsigned(2),
         "U32" => Element::Unsigned(4),
         "U64" => Element::Unsigned(8),

@@ -1,7 +1,7 @@
 //! The NumPy format `.npz`: a ZIP archive of `.npy` arrays, stored or deflated.
 
-use super::problem::reserved;
-use super::{Array, FileProblem, Parsed, npy};
+use crate::problem::reserved;
+use crate::{Array, FileProblem, Parsed, npy};
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};

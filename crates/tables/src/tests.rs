@@ -1,4 +1,15 @@
 use super::*;
+use std::path::Path;
+
+/// Features of a file.
+fn parse_table(format: Format, bytes: &[u8], label: Option<&str>) -> Parsed<Table> {
+    parse(format, bytes, &Options { label: label.map(str::to_owned), ..Options::default() })
+}
+
+/// Labels of a file of their own.
+fn labels_in(format: Format, bytes: &[u8], column: Option<&str>) -> Parsed<Labels> {
+    parse_labels(format, bytes, column, None, &Options::default()).map(|(labels, _)| labels)
+}
 
 fn npy(kind: &str, shape: &str, body: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
@@ -16,7 +27,7 @@ fn three_numbers() -> Vec<u8> {
 #[test]
 fn npy_arrays_parse_or_say_why_not() {
     let good = npy("<f4", "1, 3", &three_numbers());
-    assert_eq!(parse_table(Format::Npy, &good, None).unwrap().features.values(), [1.5, -2.0, 0.25]);
+    assert_eq!(parse_table(Format::Npy, &good, None).unwrap().values, [1.5, -2.0, 0.25]);
     for cut in 0..good.len() {
         assert!(npy::parse(&good[..cut]).is_err(), "cut at {cut}");
     }
@@ -25,8 +36,8 @@ fn npy_arrays_parse_or_say_why_not() {
     assert!(matches!(npy::parse(&npy("<U0", "3", &[])), Err(FileProblem::Format { .. })));
     let flat = parse_table(Format::Npy, &npy("<f4", "3,", &three_numbers()), None);
     assert!(matches!(flat, Err(FileProblem::Dimensions { found: 1, .. })));
-    let labels = parse_labels(Format::Npy, &npy("|i1", "3,", &[0, 255, 2]), None).unwrap();
-    assert_eq!(labels, Labels::Numbers(vec![0, -1, 2]));
+    let labels = labels_in(Format::Npy, &npy("|i1", "3,", &[0, 255, 2]), None).unwrap();
+    assert_eq!(labels, Labels::Integers(vec![0, -1, 2]));
 }
 
 #[test]
@@ -37,8 +48,8 @@ fn what_is_written_is_read() {
     assert_eq!(doubles.len() % 64, 32);
     let archive = npz::write(&[("features", doubles), ("labels", npy::write_texts(&names))]);
     let table = parse_table(Format::Npz, &archive, None).unwrap();
-    assert_eq!(table.features.values(), [1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
-    assert_eq!(table.labels, Some(Labels::Names(names)));
+    assert_eq!(table.values, [1.0, f64::MIN_POSITIVE, -3.5, 1e300]);
+    assert_eq!(table.labels, Some(Labels::Texts(names)));
     for cut in 0..archive.len() {
         assert!(npz::parse(&archive[..cut]).is_err(), "cut at {cut}");
     }
@@ -55,105 +66,131 @@ fn safetensors_files_are_those_of_the_crate() {
     let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(theirs.tensor("features").unwrap().shape(), [2, 2]);
     let table = parse_table(Format::Safetensors, &bytes, None).unwrap();
-    assert_eq!(table.features.values(), values);
-    assert_eq!(table.labels, Some(Labels::Numbers(vec![0, 1])));
+    assert_eq!(table.values, values);
+    assert_eq!(table.labels, Some(Labels::Integers(vec![0, 1])));
     // Their writer, our reader, half precision.
     let halves: Vec<u8> = [0x3C00u16, 0xC000].iter().flat_map(|x| x.to_le_bytes()).collect();
     let view = ::safetensors::tensor::TensorView::new(::safetensors::Dtype::F16, vec![1, 2], &halves).unwrap();
     let bytes = ::safetensors::serialize([("x", view)], None).unwrap();
-    assert_eq!(parse_table(Format::Safetensors, &bytes, None).unwrap().features.values(), [1.0, -2.0]);
+    assert_eq!(parse_table(Format::Safetensors, &bytes, None).unwrap().values, [1.0, -2.0]);
 }
 
 #[test]
 fn tables_of_text_name_the_place() {
     let good = b"a,b,kind\n1,2.5,cat\n-3,4e-1,\"dog, big\"\n";
     let table = parse_table(Format::Csv, good, Some("kind")).unwrap();
-    assert_eq!((table.features.rows(), table.features.values()), (2, &[1.0, 2.5, -3.0, 0.4][..]));
-    assert_eq!(table.labels, Some(Labels::Names(vec!["cat".into(), "dog, big".into()])));
+    assert_eq!((table.rows, &table.values[..]), (2, &[1.0, 2.5, -3.0, 0.4][..]));
+    assert_eq!(table.names(), Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(table.labels, Some(Labels::Texts(vec!["cat".into(), "dog, big".into()])));
     let without = parse_table(Format::Csv, b"1,2,7\n3,4,8\n", Some("3")).unwrap();
-    assert_eq!(without.labels, Some(Labels::Numbers(vec![7, 8])));
-    let wrong = parse_table(Format::Csv, b"a,b\n1,2\n3,x\n", None).unwrap_err();
-    assert_eq!(wrong, FileProblem::NotANumber { row: 2, column: "b".into(), text: "x".into() });
+    assert_eq!((without.labels.clone(), without.names()), (Some(Labels::Integers(vec![7, 8])), None));
+    let wrong = parse_table(Format::Csv, b"a,b\n1,2\n3,4\n3,x\n", None).unwrap_err();
+    assert_eq!(wrong, FileProblem::NotANumber { row: 3, column: "b".into(), text: "x".into(), others: 2 });
     let ragged = parse_table(Format::Csv, b"1,2\n3\n", None).unwrap_err();
     assert_eq!(ragged, FileProblem::Ragged { row: 2, found: 1, expected: 2 });
     let missing = parse_table(Format::Csv, good, Some("colour")).unwrap_err().to_string();
     assert!(missing.contains("a, b, kind"), "{missing}");
     assert_eq!(parse_table(Format::Csv, b"", None).unwrap_err(), FileProblem::Empty);
-    let wide = vec!["1"; MAX_COLUMNS + 2].join(",");
-    assert!(matches!(parse_table(Format::Csv, wide.as_bytes(), None), Err(FileProblem::Format { .. })));
-    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", None).unwrap().texts(), ["cat", "dog"]);
-    assert_eq!(parse_labels(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Numbers(vec![1, 0]));
-}
-
-/// A header may contain numbers: pandas numbers columns that have no name.
-#[test]
-fn headings_may_hold_numbers() {
-    let rows = |text: &str, label| parse_table(Format::Csv, text.as_bytes(), label).unwrap().features.rows();
-    assert_eq!(rows("0,1,2,kind\n0.5,0.6,0.7,cat\n", Some("kind")), 1, "the label is named in it");
-    assert_eq!(rows("0,kind\n0.5,cat\n", Some("kind")), 1);
-    assert_eq!(rows("0,1,2\n0.5,0.6,0.7\n", None), 1, "it counts columns");
-    assert_eq!(rows("0,1,2,3\n0.5,0.6,0.7,9\n", Some("3")), 1);
-    assert_eq!(rows("width,2,7\n0.5,0.6,0.7\n", None), 1, "a word stands above a number");
-    // A column that counts the rows is not a feature.
-    let index = parse_table(Format::Csv, b",0,1,kind\n0,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind"));
-    assert!(index.unwrap_err().to_string().contains("index=False"));
-    assert_eq!(rows(",0,1,kind\n7,0.5,0.6,cat\n1,0.7,0.8,dog\n", Some("kind")), 2);
-    // A row is not a header because its label is a word and the next label is a number.
-    assert_eq!(rows("1,2,3\n4,5,6\n", Some("3")), 2);
-    assert_eq!(rows("0,1\n1,0\n", None), 2);
-    assert_eq!(rows("0.5,0.6,other\n0.5,0.6,7\n", Some("3")), 2);
-    let missing = parse_table(Format::Csv, b"NA,2,3\n1,2,3\n", None).unwrap_err();
-    assert!(matches!(missing, FileProblem::NotANumber { row: 1, .. }), "{missing}");
-    // A row with a damaged number is not a header if its other numbers cannot name columns.
-    for text in ["<0.1", "-", ".", "#N/A", "12%"] {
-        let rows = format!("5.1,{text},0.2\n4.9,0.3,0.2\n");
-        let damaged = parse_table(Format::Csv, rows.as_bytes(), None).unwrap_err();
-        assert_eq!(damaged, FileProblem::NotANumber { row: 1, column: "2".into(), text: text.into() });
-    }
-    for (text, mark) in [("a;b;kind\n1,5;2;cat\n", "semicolons"), ("1\t2\n3\t4\n", "tabs")] {
-        let said = parse_table(Format::Csv, text.as_bytes(), None).unwrap_err().to_string();
-        assert!(said.contains(mark), "{said}");
-    }
+    let wide = |count: usize| parse_table(Format::Csv, vec!["1"; count].join(",").as_bytes(), None).unwrap_err();
+    let (found, most) = (MAX_FEATURES + 1, MAX_FEATURES);
+    assert_eq!(wide(found), FileProblem::TooManyFeatures { found, most });
+    assert!(matches!(wide(MAX_COLUMNS + 1), FileProblem::Format { .. }));
+    assert_eq!(labels_in(Format::Csv, b"cat\ndog\n", None).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(labels_in(Format::Csv, b"label\n1\n0\n", None).unwrap(), Labels::Integers(vec![1, 0]));
 }
 
 #[test]
 fn labels_are_there_and_are_those_asked_for() {
-    let missing = FileProblem::NoLabel { row: 2, column: "kind".into() };
+    let missing = FileProblem::NoLabel { row: 2, count: 1, column: "kind".into() };
     assert_eq!(parse_table(Format::Csv, b"a,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
-    assert_eq!(parse_labels(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
+    assert_eq!(labels_in(Format::Csv, b"id,kind\n1,cat\n2,\n", Some("kind")).unwrap_err(), missing);
     let empty = npy::write_texts(&["cat".to_owned(), String::new()]);
-    assert!(matches!(parse_labels(Format::Npy, &empty, None), Err(FileProblem::NoLabel { row: 2, .. })));
+    assert!(matches!(labels_in(Format::Npy, &empty, None), Err(FileProblem::NoLabel { row: 2, .. })));
     // Without a header, rows are counted from the first line.
     for (text, row) in [(&b"\"\"\ncat\ndog\n"[..], 1), (b"cat\n\"\"\ndog\n", 2)] {
-        let missing = FileProblem::NoLabel { row, column: "1".into() };
-        assert_eq!(parse_labels(Format::Csv, text, None).unwrap_err(), missing);
+        let missing = FileProblem::NoLabel { row, count: 1, column: "1".into() };
+        assert_eq!(labels_in(Format::Csv, text, None).unwrap_err(), missing);
     }
     // A header that was asked for is not a label.
-    assert_eq!(parse_labels(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
-    assert_eq!(parse_labels(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(labels_in(Format::Csv, b"kind\ncat\ndog\n", Some("kind")).unwrap().texts(), ["cat", "dog"]);
+    assert_eq!(labels_in(Format::Csv, b"cat\ndog\n", Some("1")).unwrap().texts(), ["cat", "dog"]);
     // An array is taken for labels by its name only, and ignored if labels are given elsewhere.
     let rows = npy::write_doubles(&[2, 1], &[1.0, 2.0]);
     let numbers = npy::write_doubles(&[2], &[0.25, 0.75]);
     let index = npz::write(&[("x", rows.clone()), ("weight", numbers.clone())]);
     assert_eq!(parse_table(Format::Npz, &index, None).unwrap().labels, None);
     let bad = npz::write(&[("x", rows), ("y", numbers)]);
-    assert!(parse_table(Format::Npz, &bad, None).is_err());
-    assert_eq!(parse_features(Format::Npz, &bad).unwrap().values(), [1.0, 2.0]);
+    assert!(matches!(parse_table(Format::Npz, &bad, None), Err(FileProblem::Regression { .. })));
+    let ignored = Options { ignore_labels: true, ..Options::default() };
+    assert_eq!(parse(Format::Npz, &bad, &ignored).unwrap().values, [1.0, 2.0]);
 }
 
-const MAX_COLUMNS: usize = hetal_learn::geometry::MAX_FEATURES;
+/// Arrays in Fortran order, as pandas often has them, are read like others.
+#[test]
+fn fortran_order_is_read() {
+    let fortran = |shape: &str, values: &[f64]| {
+        let mut bytes = npy("<f8", shape, &values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+        let at = bytes.windows(5).position(|window| window == b"False").unwrap();
+        bytes[at..at + 5].copy_from_slice(b"True ");
+        bytes
+    };
+    let table = parse_table(Format::Npy, &fortran("2, 3", &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]), None).unwrap();
+    assert_eq!((table.rows, &table.values[..]), (2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0][..]));
+    let cube = npy::parse(&fortran("2, 2, 2", &[0.0, 4.0, 2.0, 6.0, 1.0, 5.0, 3.0, 7.0])).unwrap();
+    assert_eq!(cube.values, Values::Floats((0..8).map(f64::from).collect()));
+    assert_eq!(npy::header(&fortran("2, 3", &[])).unwrap().memory(), Some(96), "it is copied");
+}
+
+/// Columns that a model needs are found by name, in any order.
+#[test]
+fn needed_columns_are_found_by_name() {
+    let needed = |bytes: &[u8]| {
+        let expected = Some(vec!["a".to_owned(), "b".to_owned()]);
+        parse(Format::Csv, bytes, &Options { expected, ..Options::default() })
+    };
+    assert_eq!(needed(b"b,a\n2,1\n4,3\n").unwrap().values, [1.0, 2.0, 3.0, 4.0]);
+    let more = needed(b"id,b,a\nx7,2,1\n").unwrap();
+    assert_eq!(more.values, [1.0, 2.0]);
+    assert!(more.notes[0].text.ends_with("not used: id"), "{:?}", more.notes);
+    let renamed = needed(b"a,B\n1,2\n").unwrap_err();
+    assert_eq!(renamed, FileProblem::OtherColumns { missing: vec!["b".into()], extra: vec!["B".into()] });
+    let headless = needed(b"1,2\n3,4\n").unwrap();
+    assert_eq!(headless.values, [1.0, 2.0, 3.0, 4.0]);
+    assert!(headless.notes.iter().any(|note| note.text.contains("no column names")), "{:?}", headless.notes);
+    assert!(matches!(needed(b"1,2,3\n").unwrap_err(), FileProblem::ColumnCount { found: 3, expected: 2, .. }));
+    // Names of digits are found as names.
+    let digits = Options { expected: Some(vec!["1".into(), "0".into()]), ..Options::default() };
+    assert_eq!(parse(Format::Csv, b"0,1\n5,6\n", &digits).unwrap().values, [6.0, 5.0]);
+    assert_eq!(parse(Format::Csv, b"0,7\n5,6\n", &digits).unwrap().rows, 2, "a value is not a name");
+}
+
+/// The number of rows decides whether a file of labels has a heading.
+#[test]
+fn a_heading_of_labels_is_found_by_their_number() {
+    let read = |text: &str, rows| {
+        let (labels, notes) = parse_labels(Format::Csv, text.as_bytes(), None, rows, &Options::default()).unwrap();
+        (labels.texts().join(" "), notes.first().map(|note| note.text.clone()).unwrap_or_default())
+    };
+    assert_eq!(read("colour\nred\nblue\n", Some(2)).0, "red blue");
+    assert_eq!(read("colour\nred\nblue\n", Some(2)).1, "\"colour\" above the labels is taken as their heading");
+    assert_eq!(read("colour\nred\nblue\n", Some(3)), ("colour red blue".into(), String::new()));
+    assert_eq!(read("0\n1\n0\n", Some(2)).0, "1 0", "pandas names a series without a name 0");
+    assert_eq!(read("0\n1\n0\n", Some(3)).0, "0 1 0");
+    assert_eq!(read("target\n1\n0\n", Some(3)).0, "1 0", "a word above numbers is no label");
+    assert_eq!(read(",target\n0,red\n1,blue\n", Some(2)).0, "red blue", "with the index of pandas");
+}
 
 #[test]
 fn classes_are_the_distinct_labels_in_order() {
-    assert_eq!(Labels::Numbers(vec![10, 2, 10, -1]).classes(), ["-1", "2", "10"]);
-    assert_eq!(Labels::Names(vec!["b".into(), "a".into(), "b".into()]).classes(), ["a", "b"]);
+    assert_eq!(Labels::Integers(vec![10, 2, 10, -1]).classes(), ["-1", "2", "10"]);
+    assert_eq!(Labels::Texts(vec!["b".into(), "a".into(), "b".into()]).classes(), ["a", "b"]);
 }
 
 #[test]
 fn names_behind_a_hash() {
     assert_eq!(split_name("d.npz#y"), ("d.npz".into(), Some("y".to_owned())));
     assert_eq!(split_name("d.npy"), ("d.npy".into(), None));
-    assert!(matches!(format_of(Path::new("d.txt")), Err(Error::File { problem: FileProblem::Extension, .. })));
+    assert!(matches!(Format::of(Path::new("d.txt")), Err(Error { problem: FileProblem::Extension, .. })));
 }
 
 /// A small file must not need much memory: arrays that share bytes, and bytes that become words.
@@ -198,7 +235,7 @@ fn compressed_arrays_are_measured_before_they_are_inflated() {
     let rows = npy("<f8", "1000, 100", &[0; 800_000]);
     let archive = deflated(&rows, rows.len());
     assert!(archive.len() < rows.len() / 64, "well compressed");
-    assert_eq!(parse_table(Format::Npz, &archive, None).unwrap().features.rows(), 1000);
+    assert_eq!(parse_table(Format::Npz, &archive, None).unwrap().rows, 1000);
     let bytes = npy("|u1", "12000000,", &vec![0; 12_000_000]);
     let said = npz::parse(&deflated(&bytes, bytes.len())).unwrap_err().to_string();
     assert!(said.contains("too much for a file of") && said.contains("savez"), "{said}");
@@ -261,7 +298,8 @@ fn what_a_file_says_does_nothing_to_a_terminal() {
         (Format::Csv, csv(format!("a,{bad},{bad}\n1,x,y\n")), Some(bad)),
     ];
     for (k, (format, bytes, label)) in cases.into_iter().enumerate() {
-        let error = file_error(Path::new("rows"), parse_table(format, &bytes, label).unwrap_err()).to_string();
+        let problem = parse_table(format, &bytes, label).unwrap_err();
+        let error = Error { path: "rows".into(), problem }.to_string();
         assert!(!error.contains(['\x1b', '\x07', '\u{9b}', '\u{202e}']), "{k}: {error:?}");
         assert!(error.contains("\u{fffd}]52"), "{k}: the name is quoted: {error:?}");
     }

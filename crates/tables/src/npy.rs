@@ -1,7 +1,7 @@
 //! The NumPy format `.npy`: one array.
 
-use super::array::Element;
-use super::{Array, FileProblem, Parsed};
+use crate::array::Element;
+use crate::{Array, FileProblem, Parsed};
 
 const FORMAT: &str = "NumPy (.npy)";
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -15,23 +15,27 @@ fn invalid(reason: &str) -> FileProblem {
 }
 
 /// The header of an array.
-pub(super) struct Header {
+pub(crate) struct Header {
     element: Element,
     shape: Vec<usize>,
+    /// Whether the first index runs first.
+    fortran: bool,
     /// Bytes of the header itself.
     length: usize,
 }
 
 impl Header {
     /// The bytes of the file that this header describes.
-    pub(super) fn file_bytes(&self) -> Option<usize> {
+    pub(crate) fn file_bytes(&self) -> Option<usize> {
         self.times_count(self.element.width()?)?.checked_add(self.length)
     }
 
     /// The most memory of the values in bytes. A value of one byte in the file takes eight bytes
     /// in memory, and a text of one character even more.
-    pub(super) fn memory(&self) -> Option<usize> {
-        self.times_count(self.element.memory()?)
+    pub(crate) fn memory(&self) -> Option<usize> {
+        let values = self.times_count(self.element.memory()?)?;
+        // Values in Fortran order are copied.
+        if self.fortran { values.checked_mul(2) } else { Some(values) }
     }
 
     fn times_count(&self, one: usize) -> Option<usize> {
@@ -39,9 +43,10 @@ impl Header {
     }
 
     /// Decodes the values of the whole file `bytes`.
-    pub(super) fn array(self, bytes: &[u8]) -> Parsed<Array> {
+    pub(crate) fn array(self, bytes: &[u8]) -> Parsed<Array> {
         let body = bytes.get(self.length..).ok_or_else(|| invalid("it ends within its header"))?;
-        self.element.array(FORMAT, self.shape, body)
+        let array = self.element.array(FORMAT, self.shape, body)?;
+        if self.fortran { array.from_fortran() } else { Ok(array) }
     }
 }
 
@@ -51,10 +56,10 @@ pub fn parse(bytes: &[u8]) -> Parsed<Array> {
 }
 
 /// The most bytes of a header, with the magic bytes and its length.
-pub(super) const MAX_HEADER_BYTES: usize = MAX_HEADER + 12;
+pub(crate) const MAX_HEADER_BYTES: usize = MAX_HEADER + 12;
 
 /// Parses the header of a file, whose first [`MAX_HEADER_BYTES`] are enough.
-pub(super) fn header(bytes: &[u8]) -> Parsed<Header> {
+pub(crate) fn header(bytes: &[u8]) -> Parsed<Header> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it does not start with the magic bytes"))?;
     let (length, rest) = match rest {
         [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
@@ -67,13 +72,15 @@ pub(super) fn header(bytes: &[u8]) -> Parsed<Header> {
     }
     let (text, body) = rest.split_at_checked(length).ok_or_else(|| invalid("it ends within its header"))?;
     let text = std::str::from_utf8(text).map_err(|_| invalid("its header is not text"))?;
-    if !field(text, "'fortran_order':")?.starts_with("False") {
-        return Err(invalid("it is in Fortran order: save numpy.ascontiguousarray(array) instead"));
-    }
+    let fortran = match field(text, "'fortran_order':")? {
+        order if order.starts_with("False") => false,
+        order if order.starts_with("True") => true,
+        _ => return Err(invalid("its header does not say in which order its values are")),
+    };
     let description =
         field(text, "'descr':")?.split('\'').nth(1).ok_or_else(|| invalid("record arrays are not supported"))?;
     let (element, shape) = (element(description)?, shape(field(text, "'shape':")?)?);
-    Ok(Header { element, shape, length: bytes.len() - body.len() })
+    Ok(Header { element, shape, fortran, length: bytes.len() - body.len() })
 }
 
 fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {
@@ -98,15 +105,22 @@ fn element(description: &str) -> Parsed<Element> {
         "<i2" => Element::Signed(2),
         "<i4" => Element::Signed(4),
         "<i8" => Element::Signed(8),
-        "|u1" | "|b1" => Element::Unsigned(1),
+        "|b1" => Element::Boolean,
+        "|u1" => Element::Unsigned(1),
         "<u2" => Element::Unsigned(2),
         "<u4" => Element::Unsigned(4),
         "<u8" => Element::Unsigned(8),
         other => match other.strip_prefix("<U").and_then(|n| n.parse().ok()) {
             Some(length) => Element::Text(length),
             None => {
-                let must = "floats (<f2, <f4, <f8), integers or texts";
-                return Err(FileProblem::Kind { array: "the array".to_owned(), found: other.to_owned(), must });
+                let (found, must) = match other {
+                    "|O" => (
+                        "Python objects (|O)",
+                        "numbers or texts of one type: save array.astype(float), or astype(str)",
+                    ),
+                    other => (other, "floats (<f2, <f4, <f8), integers, truth values or texts"),
+                };
+                return Err(FileProblem::Kind { array: "the array".to_owned(), found: found.to_owned(), must });
             }
         },
     })
@@ -120,6 +134,11 @@ pub fn write_doubles(shape: &[usize], values: &[f64]) -> Vec<u8> {
 /// Encodes an array of integers.
 pub fn write_integers(shape: &[usize], values: &[i64]) -> Vec<u8> {
     write("<i8", shape, values.iter().flat_map(|x| x.to_le_bytes()))
+}
+
+/// Encodes an array of truth values.
+pub fn write_booleans(shape: &[usize], values: &[bool]) -> Vec<u8> {
+    write("|b1", shape, values.iter().map(|&truth| u8::from(truth)))
 }
 
 /// Encodes a one-dimensional array of texts.

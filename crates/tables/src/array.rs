@@ -1,8 +1,7 @@
 //! Arrays of numbers or texts, common to all formats.
 
-use super::problem::reserved;
-use super::{FileProblem, Labels, Parsed};
-use hetal_learn::Matrix;
+use crate::problem::reserved;
+use crate::{FileProblem, Labels, Parsed};
 
 /// The values of an array.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +10,8 @@ pub enum Values {
     Floats(Vec<f64>),
     /// Integers of any width.
     Integers(Vec<i64>),
+    /// Truth values.
+    Booleans(Vec<bool>),
     /// Texts.
     Texts(Vec<String>),
 }
@@ -25,52 +26,99 @@ pub struct Array {
 }
 
 impl Array {
-    /// Converts the array to a matrix of features.
-    pub fn matrix(&self, name: &str) -> Parsed<Matrix> {
+    /// Converts the array to rows of numbers. Returns the number of rows, the number of columns and
+    /// the values in row-major order.
+    pub fn numbers(self, name: &str) -> Parsed<(usize, usize, Vec<f64>)> {
         let [rows, columns] = self.shape[..] else {
             let must = "2 (rows and features)";
             return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
         };
-        let values = match &self.values {
-            Values::Floats(values) => collected(values.len(), values.iter().copied())?,
+        let values = match self.values {
+            Values::Floats(values) => values,
             Values::Integers(values) => collected(values.len(), values.iter().map(|&x| x as f64))?,
+            Values::Booleans(values) => collected(values.len(), values.iter().map(|&x| f64::from(u8::from(x))))?,
             Values::Texts(_) => {
                 return Err(FileProblem::Kind { array: name.to_owned(), found: "texts".to_owned(), must: "numbers" });
             }
         };
-        Matrix::new(rows, columns, values).map_err(|e| FileProblem::format("array", e.to_string()))
+        Ok((rows, columns, values))
     }
 
     /// The memory of its values in bytes.
     #[cfg(test)]
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         match &self.values {
             Values::Floats(values) => 8 * values.len(),
             Values::Integers(values) => 8 * values.len(),
+            Values::Booleans(values) => values.len(),
             Values::Texts(values) => values.iter().map(|text| size_of::<String>() + text.capacity()).sum(),
         }
     }
 
-    /// Converts the array to labels: one dimension of integers or texts. A second dimension of
-    /// length 1 is allowed.
-    pub fn labels(&self, name: &str) -> Parsed<Labels> {
-        if !matches!(self.shape[..], [_] | [_, 1]) {
-            let must = "1 (one label per row)";
-            return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+    /// Converts the array to labels: one dimension of integers, truth values or texts. A second
+    /// dimension of length 1 is allowed.
+    pub fn labels(self, name: &str) -> Parsed<Labels> {
+        match self.shape[..] {
+            [_] | [_, 1] => {}
+            [_, found] => return Err(FileProblem::SeveralLabels { column: name.to_owned(), found }),
+            _ => {
+                let must = "1 (one label per row)";
+                return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+            }
         }
-        match &self.values {
-            Values::Integers(values) => Ok(Labels::Numbers(values.clone())),
+        let labels = match self.values {
+            Values::Integers(values) => Labels::Integers(values),
+            Values::Booleans(values) => Labels::Booleans(values),
             Values::Texts(values) => match values.iter().position(String::is_empty) {
-                Some(row) => Err(FileProblem::NoLabel { row: row + 1, column: name.to_owned() }),
-                None => Ok(Labels::Names(values.clone())),
+                Some(row) => {
+                    let count = values.iter().filter(|text| text.is_empty()).count();
+                    return Err(FileProblem::NoLabel { row: row + 1, count, column: name.to_owned() });
+                }
+                None => Labels::Texts(values),
             },
-            Values::Floats(values) => whole(values).map(Labels::Numbers).ok_or_else(|| FileProblem::Kind {
-                array: name.to_owned(),
-                found: "fractions".to_owned(),
-                must: "integers or names",
-            }),
+            Values::Floats(values) => Labels::from_floats(&values, name)?,
+        };
+        labels.require_few_classes(name)?;
+        Ok(labels)
+    }
+
+    /// Brings values in Fortran order, in which the first index runs first, into row-major order.
+    pub(crate) fn from_fortran(self) -> Parsed<Self> {
+        let Self { shape, values } = self;
+        let values = match values {
+            Values::Floats(values) => Values::Floats(row_major(&shape, values)?),
+            Values::Integers(values) => Values::Integers(row_major(&shape, values)?),
+            Values::Booleans(values) => Values::Booleans(row_major(&shape, values)?),
+            Values::Texts(values) => Values::Texts(row_major(&shape, values)?),
+        };
+        Ok(Self { shape, values })
+    }
+}
+
+/// Reorders values from Fortran order to row-major order.
+fn row_major<T: Default>(shape: &[usize], mut values: Vec<T>) -> Parsed<Vec<T>> {
+    let mut strides = Vec::with_capacity(shape.len());
+    let mut stride = 1;
+    for &length in shape {
+        strides.push(stride);
+        stride *= length;
+    }
+    let mut ordered = reserved(values.len())?;
+    let (mut index, mut place) = (vec![0; shape.len()], 0);
+    for _ in 0..values.len() {
+        ordered.push(std::mem::take(&mut values[place]));
+        // The last index runs first here.
+        for k in (0..shape.len()).rev() {
+            index[k] += 1;
+            place += strides[k];
+            if index[k] < shape[k] {
+                break;
+            }
+            place -= strides[k] * shape[k];
+            index[k] = 0;
         }
     }
+    Ok(ordered)
 }
 
 /// Collects `count` values; a lack of memory is an error.
@@ -80,15 +128,9 @@ fn collected<T>(count: usize, values: impl Iterator<Item = T>) -> Parsed<Vec<T>>
     Ok(all)
 }
 
-/// Converts integers that were saved as floats.
-fn whole(values: &[f64]) -> Option<Vec<i64>> {
-    let limit = (1u64 << 53) as f64;
-    values.iter().map(|&x| (x.fract() == 0.0 && x.abs() <= limit).then_some(x as i64)).collect()
-}
-
 /// The encoding of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
+pub(crate) enum Element {
     Half,
     Bfloat,
     Single,
@@ -97,23 +139,26 @@ pub(super) enum Element {
     Signed(usize),
     /// An unsigned integer of this many bytes.
     Unsigned(usize),
+    /// A truth value of one byte.
+    Boolean,
     /// A text of this many code points of four bytes each.
     Text(usize),
 }
 
 impl Element {
-    pub(super) fn width(self) -> Option<usize> {
+    pub(crate) fn width(self) -> Option<usize> {
         match self {
             Self::Half | Self::Bfloat => Some(2),
             Self::Single => Some(4),
             Self::Double => Some(8),
+            Self::Boolean => Some(1),
             Self::Signed(width) | Self::Unsigned(width) => Some(width),
             Self::Text(length) => length.checked_mul(4),
         }
     }
 
     /// The most memory of a value in bytes.
-    pub(super) fn memory(self) -> Option<usize> {
+    pub(crate) fn memory(self) -> Option<usize> {
         match self {
             // A character has at most four bytes in UTF-8.
             Self::Text(length) => length.checked_mul(4)?.checked_add(size_of::<String>()),
@@ -122,7 +167,7 @@ impl Element {
     }
 
     /// Decodes the values of `bytes`, which must match the shape.
-    pub(super) fn array(self, format: &'static str, shape: Vec<usize>, bytes: &[u8]) -> Parsed<Array> {
+    pub(crate) fn array(self, format: &'static str, shape: Vec<usize>, bytes: &[u8]) -> Parsed<Array> {
         let wrong =
             || FileProblem::format(format, format!("{} bytes of values do not match the shape {shape:?}", bytes.len()));
         let width = self.width().ok_or_else(wrong)?;
@@ -146,6 +191,7 @@ impl Element {
                 }
                 Ok(Values::Integers(values))
             }
+            Self::Boolean => collected(count, bytes.iter().map(|&byte| byte != 0)).map(Values::Booleans),
             Self::Text(_) => {
                 let mut values = reserved(count)?;
                 for chunk in chunks() {

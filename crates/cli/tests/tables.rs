@@ -1,0 +1,184 @@
+//! Tables as people have them, from the file to the prediction.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{SET, Server, error, hetal, json, text};
+use hetal_client::Model;
+use hetal_client::data::LabelType;
+use hetal_client::data::tables::npy;
+use hetal_testkit::TempDir;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const COLUMNS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Rows of two clusters, and the class of each.
+fn rows(count: usize) -> Vec<([f64; 4], usize)> {
+    let row = |k: usize| {
+        let class = k % 2;
+        let wave = |j: usize| ((k * 5 + j * 3) as f64).sin() * 0.4;
+        (std::array::from_fn(|j| wave(j) + if j % 2 == class { 1.5 } else { 0.0 }), class)
+    };
+    (0..count).map(row).collect()
+}
+
+/// A table with these columns, each given by its place, and a column of labels.
+fn csv(columns: &[(&str, usize)], count: usize) -> String {
+    let names: String = columns.iter().map(|(name, _)| format!("{name},")).collect();
+    let line = |(values, class): ([f64; 4], usize)| {
+        let fields: String = columns.iter().map(|&(_, place)| format!("{},", values[place])).collect();
+        format!("{fields}{}\n", [3, 8][class])
+    };
+    format!("{names}kind\n") + &rows(count).into_iter().map(line).collect::<String>()
+}
+
+fn named() -> Vec<(&'static str, usize)> {
+    COLUMNS.into_iter().zip(0..).collect()
+}
+
+fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn classes(report: &Value) -> Vec<Value> {
+    report["predictions"].as_array().unwrap().iter().map(|p| p["class"].clone()).collect()
+}
+
+/// Trains on named columns, then predicts with files whose columns are in another order, renamed,
+/// missing or too many.
+#[test]
+fn a_model_finds_its_columns_by_name() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let dir = folder.path().join("p");
+    let features = write(folder.path(), "rows.csv", csv(&named(), 120));
+    let (dir, features) = (text(&dir), text(&features));
+    let mut train = vec!["train", "--set", SET, "--dir", dir, "--features", features, "--label-column", "kind"];
+    train.extend(["--batch", "64", "--epochs", "2", "--rate", "2", "--verdict-delay-ms", "0"]);
+    let to_server = server.arguments();
+    train.extend(to_server.iter().map(String::as_str));
+    let trained = hetal(&train);
+    let said = String::from_utf8_lossy(&trained.stderr).into_owned();
+    assert!(trained.status.success(), "{said}");
+    // The report comes before anything is sent, and the next command can be copied.
+    assert!(said.contains("120 rows, 4 columns: a, b, c, d\n2 classes, whole numbers: 3 (60), 8 (60)\n"), "{said}");
+    let out = String::from_utf8_lossy(&trained.stdout).into_owned();
+    assert!(out.contains(&format!("next: hetal predict --dir {dir} --features FILE --model model")), "{out}");
+    let path = Path::new(dir).join("models/model.json");
+    let model = Model::load(&path).unwrap();
+    assert_eq!(model.columns, Some(COLUMNS.map(str::to_owned).to_vec()));
+    assert_eq!(model.class_type, Some(LabelType::Integer));
+
+    let predict =
+        |file: &Path| ["predict", "--json", "--dir", dir, "--features", text(file)].map(str::to_owned).to_vec();
+    let run = |file: &Path, more: &[&str]| {
+        let words = predict(file);
+        json(&words.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let refused = |file: &Path, more: &[&str]| {
+        let words = predict(file);
+        error(&words.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let labelled = ["--label-column", "kind"];
+    let right = run(Path::new(features), &labelled);
+    assert!(right["evaluation"]["accuracy"].as_f64().unwrap() > 0.95, "{right}");
+    let auc = right["evaluation"]["measures"]["roc_auc_score"]["score"].as_f64().unwrap();
+    assert!(auc > 0.95, "{right}");
+
+    let moved: Vec<(&str, usize)> = vec![("d", 3), ("b", 1), ("a", 0), ("c", 2)];
+    let moved = write(folder.path(), "moved.csv", csv(&moved, 120));
+    assert_eq!(classes(&run(&moved, &labelled)), classes(&right), "the order does not matter");
+    assert_eq!(classes(&run(&moved, &["--label-column", "kind", "--remote"])), classes(&right));
+    let renamed = write(folder.path(), "renamed.csv", csv(&[("a", 0), ("B", 1), ("c", 2), ("d", 3)], 120));
+    let words = refused(&renamed, &labelled);
+    assert!(words.contains("lacks these columns of the training: b; it has these besides: B"), "{words}");
+    let fewer = write(folder.path(), "fewer.csv", csv(&named()[..3], 120));
+    assert!(refused(&fewer, &labelled).contains("lacks these columns of the training: d. Rename"));
+    // Columns that the model does not know are named and left out, even the labels.
+    let more = hetal(&["predict", "--json", "--dir", dir, "--features", features]);
+    let note = String::from_utf8_lossy(&more.stderr).into_owned();
+    assert!(more.status.success() && note.contains("are not used: kind"), "{note}");
+
+    let values: Vec<f64> = rows(120).into_iter().flat_map(|(values, _)| values).collect();
+    let array = write(folder.path(), "rows.npy", npy::write_doubles(&[120, 4], &values));
+    assert_eq!(classes(&run(&array, &[])), classes(&right), "arrays are taken by the number of columns");
+    let narrow = write(folder.path(), "narrow.npy", npy::write_doubles(&[160, 3], &values));
+    assert!(refused(&narrow, &[]).contains("3 columns without names, and 4 are needed (a, b, c, d)"));
+
+    // One row that is far off is named.
+    let mut far = values.clone();
+    far[4 * 6 + 1] = 900.0;
+    let far = write(folder.path(), "far.npy", npy::write_doubles(&[120, 4], &far));
+    assert!(refused(&far, &["--remote"]).contains("row 7: beyond 2 times the longest training row"));
+
+    // A model file of an earlier version has no names: columns are taken in their order, and that
+    // is said.
+    let mut old: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    old.as_object_mut().unwrap().remove("columns");
+    old.as_object_mut().unwrap().remove("class_type");
+    std::fs::write(&path, old.to_string()).unwrap();
+    let by_count = hetal(&["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind"]);
+    let note = String::from_utf8_lossy(&by_count.stderr).into_owned();
+    assert!(note.contains("the model has no names of columns"), "{note}");
+    let by_count: Value = serde_json::from_slice(&by_count.stdout).unwrap();
+    assert_eq!(classes(&by_count), classes(&right));
+}
+
+/// `plan` reports on the rows, with what was guessed, and options decide what is read.
+#[test]
+fn plans_report_on_tables() {
+    let folder = TempDir::new();
+    let plan = |file: &Path, more: &[&str]| {
+        let words = ["plan", "--set", SET, "--features", text(file)];
+        hetal(&[&words[..], more].concat())
+    };
+    let said = |file: &Path, more: &[&str]| {
+        let output = plan(file, more);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let refused = |file: &Path, more: &[&str]| String::from_utf8_lossy(&plan(file, more).stderr).into_owned();
+    let semicolons = csv(&named(), 60).replace(',', ";");
+    let file = write(folder.path(), "semicolons.csv", &semicolons);
+    let words = said(&file, &["--label-column", "kind"]);
+    assert!(words.starts_with("60 rows, 4 columns: a, b, c, d\n"), "{words}");
+    assert!(words.contains("guessed: fields are separated by semicolons (--delimiter ,)"), "{words}");
+    let decided = said(&file, &["--label-column", "kind", "--delimiter", ";", "--columns", "a,c", "--header", "yes"]);
+    assert!(decided.starts_with("60 rows, 2 columns: a, c\n") && !decided.contains("guessed"), "{decided}");
+    let report = plan(&file, &["--label-column", "5", "--drop", "1,b", "--json"]);
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["data"]["names"], serde_json::json!(["c", "d"]));
+    assert_eq!(report["data"]["classes"][1], serde_json::json!({ "class": "8", "rows": 30 }));
+
+    let commas = write(folder.path(), "commas.csv", semicolons.replace('.', ","));
+    assert!(refused(&commas, &["--label-column", "kind"]).contains("give --decimal ,"));
+    assert!(said(&commas, &["--label-column", "kind", "--decimal", ","]).starts_with("60 rows, 4 columns"));
+    let latin: Vec<u8> = csv(&named(), 60).replace(",3\n", ",caf\u{e9}\n").chars().map(|c| c as u8).collect();
+    let latin = write(folder.path(), "latin.csv", latin);
+    assert!(
+        refused(&latin, &["--label-column", "kind"]).contains("0xe9 is not valid UTF-8: give the file's --encoding")
+    );
+    assert!(said(&latin, &["--label-column", "kind", "--encoding", "latin1"]).contains("café (30)"));
+
+    // The labels that pandas writes have a heading.
+    let features = write(folder.path(), "x.npy", npy::write_doubles(&[60, 1], &[1.5; 60]));
+    let labels = write(folder.path(), "y.csv", format!("species\n{}", "setosa\nvirginica\n".repeat(30)));
+    let output = plan(&features, &["--labels", text(&labels)]);
+    let note = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(note.contains("\"species\" above the labels is taken as their heading (--header no)"), "{note}");
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(words.contains("2 classes: setosa (30), virginica (30)"), "{words}");
+    assert!(words.contains("warning: column 1 has in every row the same value"), "{words}");
+    let wide = plan(
+        &features,
+        &["--labels", text(&labels), "--validation", text(&file), "--validation-labels", text(&labels)],
+    );
+    let wide = String::from_utf8_lossy(&wide.stderr).into_owned();
+    assert!(!wide.contains("18446744073709551615"), "{wide}");
+    // Without a file, the number of columns is a number.
+    let numbers = json(&["plan", "--json", "--set", SET, "--rows", "80", "--columns", "4", "--classes", "2"]);
+    assert_eq!(numbers["features"], 4);
+}

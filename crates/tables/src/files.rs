@@ -1,0 +1,226 @@
+//! Files by their formats: which table or labels a file holds.
+
+use crate::sheet::{Fields, Sheet, text};
+use crate::{
+    Array, Error, FileProblem, Labels, MAX_FILE_BYTES, Note, Options, Parsed, Table, heading, npy, npz, safetensors,
+};
+use std::path::{Path, PathBuf};
+
+/// The usual names of the feature array in a file of several arrays.
+const FEATURE_NAMES: [&str; 4] = ["features", "x", "X", "embeddings"];
+/// The usual names of the label array.
+const LABEL_NAMES: [&str; 5] = ["labels", "label", "y", "Y", "class"];
+/// The usual headings of a file of labels, in small letters.
+const LABEL_HEADINGS: [&str; 8] = ["label", "labels", "class", "classes", "target", "targets", "y", "species"];
+
+/// A file format, recognised by its extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One NumPy array.
+    Npy,
+    /// Several NumPy arrays.
+    Npz,
+    /// Several arrays in the safetensors format.
+    Safetensors,
+    /// Text whose fields are separated by commas, or by what is found in it.
+    Csv,
+    /// Text whose fields are separated by tabs.
+    Tsv,
+    /// JSON lines.
+    JsonLines,
+}
+
+impl Format {
+    /// The format of a file, by its extension.
+    pub fn of(path: &Path) -> Result<Self, Error> {
+        match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
+            Some("npy") => Ok(Self::Npy),
+            Some("npz") => Ok(Self::Npz),
+            Some("safetensors") => Ok(Self::Safetensors),
+            Some("csv") => Ok(Self::Csv),
+            Some("tsv" | "tab") => Ok(Self::Tsv),
+            Some("jsonl" | "ndjson") => Ok(Self::JsonLines),
+            _ => Err(Error { path: path.to_owned(), problem: FileProblem::Extension }),
+        }
+    }
+}
+
+/// Reads features, and labels if the options or the names of arrays say where they are.
+pub fn read(path: &Path, options: &Options) -> Result<Table, Error> {
+    let format = Format::of(path)?;
+    in_file(path, bytes(path).and_then(|bytes| parse(format, &bytes, options)))
+}
+
+/// Reads labels from a file of their own: a one-dimensional array, or a table with one column or a
+/// column named `column`. If there should be `rows` labels, that decides whether the first one is
+/// a heading.
+pub fn read_labels(
+    path: &Path,
+    column: Option<&str>,
+    rows: Option<usize>,
+    options: &Options,
+) -> Result<(Labels, Vec<Note>), Error> {
+    let format = Format::of(path)?;
+    in_file(path, bytes(path).and_then(|bytes| parse_labels(format, &bytes, column, rows, options)))
+}
+
+fn in_file<T>(path: &Path, parsed: Parsed<T>) -> Result<T, Error> {
+    parsed.map_err(|problem| Error { path: path.to_owned(), problem })
+}
+
+/// Reads the bytes of a regular file.
+pub(crate) fn bytes(path: &Path) -> Parsed<Vec<u8>> {
+    let io = |e: std::io::Error| FileProblem::Io(e.to_string());
+    let metadata = std::fs::metadata(path).map_err(io)?;
+    if !metadata.is_file() {
+        return Err(FileProblem::Io("not a regular file".to_owned()));
+    }
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES });
+    }
+    std::fs::read(path).map_err(io)
+}
+
+/// Parses the bytes of a feature file.
+pub fn parse(format: Format, bytes: &[u8], options: &Options) -> Parsed<Table> {
+    match format {
+        Format::Npy => match options.label.as_ref().filter(|_| !options.ignore_labels) {
+            None => Table::from_array(npy::parse(bytes)?, "the array", options),
+            Some(name) => Err(FileProblem::Missing {
+                what: format!("column {name}"),
+                known: "one array of numbers; give the labels with --labels".to_owned(),
+            }),
+        },
+        Format::Npz => several(npz::parse(bytes)?, options),
+        Format::Safetensors => several(safetensors::parse(bytes)?, options),
+        Format::Csv | Format::Tsv | Format::JsonLines => {
+            Table::from_sheet(Sheet::new(&text(bytes, options)?, format, options, Fields::NUMBERS)?, options)
+        }
+    }
+}
+
+/// Parses the bytes of a label file.
+pub fn parse_labels(
+    format: Format,
+    bytes: &[u8],
+    column: Option<&str>,
+    rows: Option<usize>,
+    options: &Options,
+) -> Parsed<(Labels, Vec<Note>)> {
+    let mut arrays = match format {
+        Format::Npy => return Ok((npy::parse(bytes)?.labels("the array")?, Vec::new())),
+        Format::Csv | Format::Tsv | Format::JsonLines => {
+            let options = Options { label: column.map(str::to_owned), ..options.clone() };
+            return label_sheet(
+                Sheet::new(&text(bytes, &options)?, format, &options, Fields::NUMBERS)?,
+                rows,
+                &options,
+            );
+        }
+        Format::Npz => npz::parse(bytes)?,
+        Format::Safetensors => safetensors::parse(bytes)?,
+    };
+    let found = find(&arrays, column, &LABEL_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
+    let found = found.ok_or_else(|| missing(&arrays, column, "an array of labels"))?;
+    let (name, array) = arrays.swap_remove(found);
+    Ok((array.labels(&name)?, Vec::new()))
+}
+
+/// Finds features and labels among named arrays. An array is taken for labels by its name only: an
+/// index or a weight has one number per row too.
+fn several(mut arrays: Vec<(String, Array)>, options: &Options) -> Parsed<Table> {
+    let features = find(&arrays, None, &FEATURE_NAMES).or_else(|| only(&arrays, 2));
+    let features = features.ok_or_else(|| missing(&arrays, None, "a two-dimensional array of features"))?;
+    let label = options.label.as_deref();
+    let labels = match find(&arrays, label, &LABEL_NAMES) {
+        _ if options.ignore_labels => None,
+        None if label.is_some() => return Err(missing(&arrays, label, "an array of labels")),
+        found => found,
+    };
+    let labels = labels.map(|place| arrays[place].clone());
+    let (name, array) = arrays.swap_remove(features);
+    let mut table = Table::from_array(array, &name, options)?;
+    if let Some((name, array)) = labels {
+        table.labels = Some(array.labels(&name)?);
+        table.label_name = Some(name);
+    }
+    Ok(table)
+}
+
+/// Finds the array with a name, or with one of the usual names.
+fn find(arrays: &[(String, Array)], name: Option<&str>, usual: &[&str]) -> Option<usize> {
+    let named = |wanted: &str| arrays.iter().position(|(name, _)| name == wanted);
+    match name {
+        Some(name) => named(name),
+        None => usual.iter().find_map(|name| named(name)),
+    }
+}
+
+/// Finds the array with this many dimensions, if there is exactly one.
+fn only(arrays: &[(String, Array)], dimensions: usize) -> Option<usize> {
+    let mut fitting = (0..arrays.len()).filter(|&k| arrays[k].1.shape.len() == dimensions);
+    fitting.next().filter(|_| fitting.next().is_none())
+}
+
+fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> FileProblem {
+    FileProblem::Missing {
+        what: name.map_or_else(|| what.to_owned(), |name| format!("array {name}")),
+        known: arrays.iter().map(|(name, a)| format!("{name} {:?}", a.shape)).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Reads the labels of a text table: its only column, or the column that was asked for.
+fn label_sheet(mut sheet: Sheet<'_>, rows: Option<usize>, options: &Options) -> Parsed<(Labels, Vec<Note>)> {
+    let names = sheet.names.clone();
+    let column = match &options.label {
+        Some(name) => crate::columns::Columns::new(names.as_deref(), sheet.width).place(name)?,
+        None => match (sheet.width, names.as_deref()) {
+            (1, _) => 0,
+            // pandas writes the index before a column of labels.
+            (2, Some([index, _])) if index.is_empty() => 1,
+            (width, _) => {
+                let known = format!("{width} columns; name one of them with FILE#NAME");
+                return Err(FileProblem::Missing { what: "a single column of labels".to_owned(), known });
+            }
+        },
+    };
+    let asked_for = options.label.is_some() && names.as_ref().and_then(|n| n.get(column)) == options.label.as_ref();
+    let is_lines = names.is_some() && options.header.is_none() && !asked_for && sheet.width == 1;
+    if is_lines && sheet.has_guessed_names() {
+        sheet.without_heading();
+    }
+    let mut notes = std::mem::take(&mut sheet.notes);
+    let mut texts = Vec::new();
+    let heading = sheet.names.take();
+    while let Some(record) = sheet.next()? {
+        texts.push(record.get(column).unwrap_or_default().to_owned());
+    }
+    if heading.is_none() && options.header.is_none() && begins_with_heading(&texts, rows) {
+        let first = texts.remove(0);
+        notes.clear();
+        notes.push(Note::new(format!("{first:?} above the labels is taken as their heading"), "--header no"));
+    }
+    if texts.is_empty() {
+        return Err(FileProblem::Empty);
+    }
+    let name = heading.and_then(|names| names.get(column).cloned()).unwrap_or_else(|| (column + 1).to_string());
+    Ok((crate::table::labels_of(texts, &name, &mut notes)?, notes))
+}
+
+/// Returns whether the first of the texts is a heading: it is a word above numbers, or one of the
+/// usual headings that no other label has, or there is one text too many.
+fn begins_with_heading(texts: &[String], rows: Option<usize>) -> bool {
+    let Some((first, labels)) = texts.split_first() else { return false };
+    let above_numbers =
+        heading::is_word(first) && !labels.is_empty() && !labels.iter().any(|text| heading::is_word(text));
+    let usual = LABEL_HEADINGS.contains(&first.to_ascii_lowercase().as_str()) && !labels.contains(first);
+    above_numbers || usual || rows.is_some_and(|rows| rows > 0 && texts.len() == rows + 1)
+}
+
+/// Splits a path from the name after its last `#`, as in `data.npz#labels`.
+pub fn split_name(text: &str) -> (PathBuf, Option<String>) {
+    match text.rsplit_once('#') {
+        Some((path, name)) if !path.is_empty() && !name.is_empty() => (path.into(), Some(name.to_owned())),
+        _ => (text.into(), None),
+    }
+}
