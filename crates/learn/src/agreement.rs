@@ -235,8 +235,8 @@ pub const PRESETS: [Preset; 9] = [
 ];
 
 /// The first weights (classes x features + 1): uniform in `[-1/sqrt(f), 1/sqrt(f))`, the bias 0,
-/// from a public seed (SplitMix64), and then centred over the classes. Gradients of a softmax sum to
-/// zero over the classes, so logits stay centred, which the softmax's constants rely on.
+/// from a public seed (SplitMix64), and then centred over the classes. Gradients of a softmax sum
+/// to zero over the classes, so logits stay centred, which the softmax's constants rely on.
 pub fn initial_weights(classes: usize, features: usize, seed: u64) -> crate::Matrix {
     let bound = 1.0 / libm::sqrt(features.max(1) as f64);
     let mut state = seed;

@@ -193,8 +193,8 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
     }
 
-    /// 128 classes of 768 features: two ciphertexts of weights. The third bootstrap is the softmax's,
-    /// which is deeper for more classes.
+    /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the
+    /// softmax's, which is deeper for more classes.
     #[test]
     fn a_classifier_of_two_ciphertexts_is_planned() {
         let workload =

@@ -28,8 +28,8 @@ impl ReferenceModel {
         &self.lookahead
     }
 
-    /// One step `W' = decay V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on a
-    /// batch, with any row softmax. Returns the smallest and the largest logit.
+    /// One step `W' = decay V - rate/rows * (softmax(X V^T) - Y)^T X`, `V' = W' + beta (W' - W)` on
+    /// a batch, with any row softmax. Returns the smallest and the largest logit.
     pub fn step(
         &mut self,
         x: &Matrix,

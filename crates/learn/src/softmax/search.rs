@@ -1,7 +1,7 @@
 //! The search for the constants of normalise-and-sharpen.
 //!
-//! Logits are centred: they sum to zero over the classes ([`crate::agreement::initial_weights`]), so
-//! the first sum lies between `c` and `c cosh(reach)`.
+//! Logits are centred: they sum to zero over the classes ([`crate::agreement::initial_weights`]),
+//! so the first sum lies between `c` and `c cosh(reach)`.
 //!
 //! What a step does to the worst-case ratio `R` of the sum of the classes (largest over smallest,
 //! over all rows in range) is known: [`SoftmaxStep::Normalise`] divides it by almost 4, squaring
@@ -69,9 +69,9 @@ const LARGEST_GAIN: f64 = 1000.0;
 /// Sequences kept for one state.
 const KEPT: usize = 24;
 
-/// The constants for a number of classes and a range, as accurate as the fewest bootstraps allow. If
-/// those leave no level for row weights, a second, less accurate entry does, unless it takes as many
-/// bootstraps.
+/// The constants for a number of classes and a range, as accurate as the fewest bootstraps allow.
+/// If those leave no level for row weights, a second, less accurate entry does, unless it takes as
+/// many bootstraps.
 pub fn best(classes: usize, range: f64) -> Result<Vec<Constants>> {
     let plain = Target::new(classes, range);
     let weighted = Target { end_level: LevelPlan::weighted().probabilities(), ..plain };
