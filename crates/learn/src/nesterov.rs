@@ -1,8 +1,8 @@
 //! The recursion of Nesterov's accelerated gradient with L2, in numbers that cost no level.
 //!
 //! A step is `W' = decay V - rate G(V)` and `V' = W' + beta (W' - W)`, with
-//! `decay = 1 - rate alpha` for weights and 1 for the bias. To multiply a ciphertext by `beta` or `decay` would take a level
-//! in every iteration. So two ciphertexts `w` and `m` are kept with
+//! `decay = 1 - rate alpha` for weights and 1 for the bias. To multiply a ciphertext by `beta` or
+//! `decay` would take a level in every iteration. So two ciphertexts `w` and `m` are kept with
 //!
 //! ```text
 //! W = f / S w        V = g / S (w + k m)        S = 2^LOG_WEIGHT_SCALE

@@ -8,7 +8,7 @@ use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext, encrypt
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::driver::{Ended, EngineHost, drive};
-use hetal_learn::nesterov::{Momentum, StepSize};
+use hetal_learn::nesterov::{LOG_WEIGHT_BOUND, Momentum, StepSize};
 use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, ModelState, Trainer};
@@ -28,7 +28,9 @@ struct Parties {
 impl Parties {
     fn new(set: &str, g: Geometry, level_plan: LevelPlan, constants: &Constants) -> Self {
         let client = TestOwner::new(set, 7);
-        let needs = trainer::keys(g, level_plan, constants.clone(), client.params.top_level()).unwrap();
+        let mut needs = trainer::keys(g, level_plan, constants.clone(), client.params.top_level()).unwrap();
+        // With L2 the weights are refreshed too.
+        needs.bounds.push(LOG_WEIGHT_BOUND);
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = TestOwner::new(set, 7).evaluator;
@@ -92,6 +94,43 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
         println!("step {step}: relative difference of weights {error:.2e}");
         assert!(error < 1e-4, "step {step}: {error:e}");
         assert!(model.weights.iter().all(|part| engine.level(part) == level_plan.weights()));
+    }
+}
+
+/// Row weights, L2 and a refresh of weights and momentum under encryption.
+#[test]
+fn weighted_rows_and_l2_follow_exact_training() {
+    let (classes, features, rows) = (3, 30, 61);
+    let g = Geometry::new(1024, 64, features, classes).unwrap();
+    let level_plan = LevelPlan::weighted();
+    let constants = Constants::for_plan(classes, 32.0, level_plan).unwrap();
+    let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
+    let engine = &parties.engine;
+    let trainer = Trainer::new(engine, g, level_plan, constants).unwrap();
+    let mut random = Random(5);
+    let (x, labels) = random.clusters(rows, features, classes);
+    let row_weights: Vec<f64> = (0..rows).map(|i| 0.5 * (i % 4) as f64).collect();
+    let seal = |values: Vec<Complex64>, level| parties.encrypt(&values, level);
+    let blocks = packing::features(&g, &x).unwrap();
+    let blocks: Vec<_> = blocks.into_iter().map(|block| seal(block, level_plan.fresh_features())).collect();
+    let sealed_labels = packing::weighted_labels(&g, &labels, Some(&row_weights)).unwrap();
+    let mut batch = trainer.batch(engine, &blocks, seal(sealed_labels, level_plan.labels()), rows).unwrap();
+    let sealed_weights = packing::row_weights(&g, &row_weights).unwrap();
+    batch.row_weights = Some(seal(sealed_weights, level_plan.probabilities()));
+    let initial = initial_weights(classes, features, 1);
+    let mut model = ModelState::new(parties.encrypt_weights(&g, level_plan, &initial), Momentum::Nesterov);
+    let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
+    let size = StepSize { rate: 1.0, alpha: 0.05 };
+    for step in 1..=3 {
+        model = trainer.step(engine, &model, &batch, size).unwrap();
+        exact.weighted_step(&x, &labels, Some(&row_weights), size, softmax::exact).unwrap();
+        assert!(!model.recursion.has_plain_weights());
+        model = trainer.refresh(engine, &model).unwrap();
+        exact.refresh();
+        let weights = opened(&parties, &g, &model.weights);
+        let error = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
+        println!("step {step}: relative difference of weights {error:.2e}");
+        assert!(error < 1e-3, "step {step}: {error:e}");
     }
 }
 
