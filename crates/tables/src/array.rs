@@ -83,7 +83,7 @@ impl Array {
     }
 
     /// Brings values in Fortran order, in which the first index runs first, into row-major order.
-    pub(crate) fn from_fortran(self) -> Parsed<Self> {
+    pub(crate) fn into_row_major(self) -> Parsed<Self> {
         let Self { shape, values } = self;
         let values = match values {
             Values::Floats(values) => Values::Floats(row_major(&shape, values)?),

@@ -46,7 +46,7 @@ impl Header {
     pub(crate) fn array(self, bytes: &[u8]) -> Parsed<Array> {
         let body = bytes.get(self.length..).ok_or_else(|| invalid("it ends within its header"))?;
         let array = self.element.array(FORMAT, self.shape, body)?;
-        if self.fortran { array.from_fortran() } else { Ok(array) }
+        if self.fortran { array.into_row_major() } else { Ok(array) }
     }
 }
 
