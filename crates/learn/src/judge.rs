@@ -60,12 +60,15 @@ pub struct Judge {
     repeats_left: usize,
     epoch: usize,
     best: Option<(usize, f64)>,
+    /// Whether the range was widened since the last accepted epoch.
+    #[serde(default)]
+    widened: bool,
 }
 
 impl Judge {
     /// A judge before the first epoch. It asks for at most `repeats` repeated epochs in all.
     pub fn new(patience: usize, range: f64, repeats: usize) -> Self {
-        Self { patience, range, repeats_left: repeats, epoch: 0, best: None }
+        Self { patience, range, repeats_left: repeats, epoch: 0, best: None, widened: false }
     }
 
     /// The accepted epoch with the lowest loss, counted from 1.
@@ -91,11 +94,11 @@ impl Judge {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // A wider range first, unless the logits are beyond that one as well: then the softmax was
-        // wrong by far, and a lower rate helps.
+        // A wider range first. If that was just done and the logits are beyond the next one as well,
+        // the training diverges, and a lower rate helps.
         match wider(self.range) {
-            Some(range) if largest <= NEAR_THE_END * range => {
-                self.range = range;
+            Some(range) if !self.widened || largest <= NEAR_THE_END * range => {
+                (self.range, self.widened) = (range, true);
                 Some(Verdict::WidenRange)
             }
             _ => Some(Verdict::LowerRate),
@@ -103,6 +106,7 @@ impl Judge {
     }
 
     fn accept(&mut self, loss: f64) -> Verdict {
+        self.widened = false;
         self.epoch += 1;
         match self.best {
             Some((best, lowest)) if loss >= lowest || loss.is_nan() => {
@@ -206,9 +210,14 @@ mod tests {
         assert_eq!(verdict(450.0), Verdict::LowerRate);
         assert_eq!(verdict(450.0), Verdict::Stop);
         assert_eq!((judge.epoch, judge.range), (2, 512.0));
-        // Beyond the range: a wider one first, unless that is too narrow as well.
-        assert_eq!(Judge::new(3, 32.0, 1).judge(&margin(40.0), &[0]).unwrap().verdict, Verdict::WidenRange);
-        assert_eq!(Judge::new(3, 32.0, 1).judge(&margin(120.0), &[0]).unwrap().verdict, Verdict::LowerRate);
+        // Beyond the range: a wider one first, then a lower rate.
+        let mut judge = Judge::new(3, 32.0, 3);
+        let mut verdict = |m: f64| judge.judge(&margin(m), &[0]).unwrap().verdict;
+        assert_eq!(
+            [verdict(4000.0), verdict(4000.0), verdict(120.0)],
+            [Verdict::WidenRange, Verdict::LowerRate, Verdict::WidenRange]
+        );
+        assert_eq!(judge.range, 512.0);
     }
 
     /// Logits that do not sum to zero are not a softmax's of this training.

@@ -49,7 +49,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The most epochs that are repeated with a lower rate or a wider range.
-const REPEATS: usize = 3;
+const REPEATS: usize = 6;
 /// A training in progress.
 pub struct TrainingRun<'a> {
     project: &'a mut Project,
