@@ -94,8 +94,8 @@ impl Judge {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // A wider range first. If that was just done and the logits are beyond the next one as well,
-        // the training diverges, and a lower rate helps.
+        // A wider range first. If that was just done and the logits are beyond the next one as
+        // well, the training diverges, and a lower rate helps.
         match wider(self.range) {
             Some(range) if !self.widened || largest <= NEAR_THE_END * range => {
                 (self.range, self.widened) = (range, true);

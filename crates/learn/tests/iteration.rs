@@ -6,7 +6,7 @@ mod common;
 use common::{Random, decrypt_weights, encrypt_batch, encrypt_model, encrypt_weighted};
 use hetal_circuits::clear::{Noise, OpKind};
 use hetal_circuits::{Clear, Complex64, Engine};
-use hetal_learn::agreement::centre_over_classes;
+use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::reference::ReferenceModel;
 use hetal_learn::softmax::{self, Constants, Sharpen};
@@ -108,6 +108,42 @@ fn noise_does_not_grow_over_a_long_training() {
     let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 2 };
     let d = train(&Clear::with_noise(1024, TOP, noise), 64, 60, 12, 3, 400);
     assert!(d.alike < 1e-4, "{d:?}");
+}
+
+/// A thousand iterations with noise stay near the same recursion on plain numbers, also when the
+/// range is widened in the middle. Labels are random, so the optimum is finite.
+#[test]
+fn a_thousand_iterations_stay_bounded() {
+    let (encryption, operation) = (libm::ldexp(1.0, -30), libm::ldexp(1.0, -30));
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 3 };
+    let engine = Clear::with_noise(1024, TOP, noise);
+    let (rows, features, classes) = (64, 8, 3);
+    let g = Geometry::new(1024, rows, features, classes).unwrap();
+    let trainers = [RANGE, 128.0].map(|range| {
+        Trainer::new(&engine, g, LevelPlan::lowest(), Constants::built_in(classes, range).unwrap()).unwrap()
+    });
+    let mut random = Random(8);
+    let (x, labels) = (random.matrix(rows, features, 1.0), random.labels(rows, classes));
+    let batch = encrypt_batch(&engine, &trainers[0], &x, &labels);
+    let initial = initial_weights(classes, features, 1);
+    let mut model = encrypt_model(&engine, &g, LevelPlan::lowest(), &initial);
+    let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);
+    for step in 0..1000 {
+        let trainer = &trainers[step / 500];
+        model = trainer.step(&engine, &model, &batch, StepSize::of(1.0)).unwrap();
+        if model.needs_refresh() {
+            model = trainer.refresh(&engine, &model).unwrap();
+        }
+        exact.step(&x, &labels, StepSize::of(1.0), softmax::exact).unwrap();
+        if step % 100 == 99 {
+            // The mean of the classes drifts with the noise; it changes no prediction.
+            let mut weights = decrypt_weights(&engine, &g, &model.weights);
+            let drift = weights.max_difference(exact.weights());
+            centre_over_classes(&mut weights);
+            let difference = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
+            assert!(difference < 2e-5 && drift < 1e-2, "step {step}: {difference:e} {drift:e}");
+        }
+    }
 }
 
 /// Row weights and L2 on `Clear`, beside the same recursion on plain numbers.

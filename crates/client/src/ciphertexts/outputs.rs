@@ -4,6 +4,7 @@ use crate::project::{io_error, remove_if_there};
 use crate::rpc::{JobId, Output, Remote};
 use crate::{Error, Layout, Owner, Result};
 use hetal_ckks::{Ciphertext, Complex64};
+use hetal_learn::agreement::centre_over_classes;
 use hetal_learn::{Matrix, packing};
 use hetal_ring::Poly;
 use std::path::Path;
@@ -53,13 +54,16 @@ impl Outputs<'_> {
         Ok(self.remote.download(self.job, output, self.layout.weight_bytes(), path, &mut |_, _| ())?)
     }
 
-    /// Decrypts downloaded weights, for normalised features.
+    /// Decrypts downloaded weights, for normalised features. Noise moves the mean of the classes,
+    /// which changes no prediction; it is taken out.
     pub fn weights(&self, path: &Path) -> Result<Matrix> {
         let parts = self.read(self.layout.level_plan().weights(), path)?;
         let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
         // The size of the blob was checked, so the number of parts is right.
-        Ok(packing::unpack_weights(self.layout.geometry(), &slots)?)
+        let mut weights = packing::unpack_weights(self.layout.geometry(), &slots)?;
+        centre_over_classes(&mut weights);
+        Ok(weights)
     }
 
     /// Reads a downloaded blob of concatenated ciphertexts and checks their level and scale.
