@@ -86,7 +86,7 @@ pub enum Ended<I> {
 
 /// Drives a session until it is complete or its host interrupts it.
 ///
-/// A repeated epoch costs as much as any other and tells the server as much, so every round counts
+/// Repeated epochs are limited by themselves ([`crate::session::MOST_REPEATS`]) and do not count
 /// towards the agreed number of epochs.
 pub fn drive<H: Host>(session: &mut Session<H::Ciphertext>, host: &mut H) -> Result<Ended<H::Interruption>, H::Error> {
     loop {
@@ -104,7 +104,7 @@ pub fn drive<H: Host>(session: &mut Session<H::Ciphertext>, host: &mut H) -> Res
                         return Ok(Ended::Interrupted(interruption));
                     }
                 }
-                if host.rounds() >= session.agreement().max_epochs {
+                if host.rounds() >= session.agreement().max_epochs + session.repeats() {
                     session.abort();
                 }
                 host.judged(session)?;

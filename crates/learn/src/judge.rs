@@ -94,10 +94,10 @@ impl Judge {
             return Some(Verdict::Stop);
         }
         self.repeats_left -= 1;
-        // A wider range first. If that was just done and the logits are beyond the next one as
+        // A wider range first. If that was just done and the logits are beyond the widest one as
         // well, the training diverges, and a lower rate helps.
         match wider(self.range) {
-            Some(range) if !self.widened || largest <= NEAR_THE_END * range => {
+            Some(range) if range <= RANGES[2] || !self.widened || largest <= NEAR_THE_END * range => {
                 (self.range, self.widened) = (range, true);
                 Some(Verdict::WidenRange)
             }

@@ -107,6 +107,11 @@ impl<C: Clone> Session<C> {
         &self.model
     }
 
+    /// The number of repeated epochs.
+    pub fn repeats(&self) -> usize {
+        self.repeats
+    }
+
     /// The range of the softmax in use.
     pub fn range(&self) -> f64 {
         self.range

@@ -1,7 +1,7 @@
 //! Follows a job: events as they arrive, and a verdict for every round.
 
 use super::judged::BestEpoch;
-use super::{IterationTime, ProgressEvent, Round, TrainingRun};
+use super::{IterationTime, ProgressEvent, REPEATS, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
 use crate::rpc::{Event, EventKind, JobInfo, JobProgress, Output, Phase, Validation};
 use crate::{Error, Result, rpc};
@@ -58,7 +58,8 @@ impl TrainingRun<'_> {
     ) -> Result<()> {
         let number = validation.round as usize;
         let record = self.job_record()?;
-        let (known, most) = (record.rounds.len(), record.terms.max_epochs);
+        let repeated = record.rounds.iter().filter(|round| !round.accepted).count().min(REPEATS);
+        let (known, most) = (record.rounds.len(), record.terms.max_epochs + repeated);
         if number < known {
             return Ok(());
         }
