@@ -9,9 +9,10 @@ use hetal_learn::{Matrix, packing};
 use hetal_ring::Poly;
 use std::path::Path;
 
-/// No training produces logits beyond this multiple of their range.
+/// No honest server sends logits beyond this multiple of their range.
 const MAX_RANGE_MULTIPLE: f64 = 1000.0;
-/// Ranges from which that holds.
+/// A training in a smaller range can leave the domain of the softmax, and its logits are then
+/// anything. The client's judge widens the range.
 const WIDE_RANGE: f64 = 128.0;
 
 /// The outputs of one job.
@@ -25,9 +26,19 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    /// Decrypts logits. `rows` gives the rows of each ciphertext, and `range` determines their
-    /// scale.
+    /// Decrypts the logits of queries. `rows` gives the rows of each ciphertext, and `range`
+    /// determines their scale.
     pub fn logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
+        plausible(self.decrypted_logits(outputs, rows, range)?, range)
+    }
+
+    /// [`Outputs::logits`] of validation rows, which the judge of a training looks at.
+    pub fn validation_logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
+        let logits = self.decrypted_logits(outputs, rows, range)?;
+        if range < WIDE_RANGE { Ok(logits) } else { plausible(logits, range) }
+    }
+
+    fn decrypted_logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
         if outputs.len() != rows.len() {
             let (got, expected) = (outputs.len(), rows.len());
             return Err(Error::hostile(format!("{got} ciphertexts of logits instead of {expected}")));
@@ -42,12 +53,6 @@ impl Outputs<'_> {
             let [ct] = &all[..] else { return Err(Error::hostile("a blob of logits that is not one ciphertext")) };
             let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
             values.extend(logits.values().iter().map(|t| scale * t));
-        }
-        let largest = values.iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
-        // In a narrow range an honest training can leave the domain of the softmax. The client
-        // widens it.
-        if largest > MAX_RANGE_MULTIPLE * range && range >= WIDE_RANGE {
-            return Err(Error::hostile(format!("logits far beyond their range of {range}")));
         }
         Ok(Matrix::new(rows.iter().sum(), self.layout.geometry().classes(), values)?)
     }
@@ -83,5 +88,30 @@ impl Outputs<'_> {
             all.push(ct);
         }
         Ok(all)
+    }
+}
+
+/// The logits, unless they are absurd.
+fn plausible(logits: Matrix, range: f64) -> Result<Matrix> {
+    // The comparison also refuses what is not a number.
+    if logits.values().iter().all(|v| v.abs() <= MAX_RANGE_MULTIPLE * range) {
+        return Ok(logits);
+    }
+    Err(Error::hostile(format!("logits far beyond their range of {range}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_logits_of_queries_are_refused_in_every_range() {
+        for range in hetal_learn::judge::RANGES {
+            let logits = |value: f64| Matrix::from_fn(1, 2, |_, k| if k == 0 { value } else { 0.0 });
+            assert!(plausible(logits(999.0 * range), range).is_ok());
+            for absurd in [1001.0 * range, -1001.0 * range, f64::NAN, f64::INFINITY] {
+                assert!(plausible(logits(absurd), range).is_err(), "{absurd} in {range}");
+            }
+        }
     }
 }

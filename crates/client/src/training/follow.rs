@@ -98,7 +98,7 @@ impl TrainingRun<'_> {
             return Err(Error::hostile(format!("logits of range {} instead of {range}", validation.range)));
         }
         let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
-        let logits = self.outputs(job).logits(&validation.logits, &rows, range)?;
+        let logits = self.outputs(job).validation_logits(&validation.logits, &rows, range)?;
         let labels = self.data.validation.labels();
         // A copy, because the round counts only when it is on disk.
         let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
