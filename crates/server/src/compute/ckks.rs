@@ -2,7 +2,7 @@
 //! ciphertexts as blobs.
 
 use crate::compute::executor::Executor;
-use crate::jobs::required_keys::{OLD_KEYS_HINT, RequiredKeysCache, describe_key_error};
+use crate::jobs::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeysCache, describe_key_error};
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
@@ -79,9 +79,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         let hint = match job.spec {
             JobSpec::Training(_) => OLD_KEYS_HINT,
             // A classification uses the keys of its training, even if the owner has newer keys.
-            JobSpec::Classification(_) => {
-                "the model is from an earlier version: train it again, or classify without --remote"
-            }
+            JobSpec::Classification(_) => OLD_MODEL_HINT,
         };
         let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Advice for key sets of an earlier version.
 pub const OLD_KEYS_HINT: &str = "renew keys of an earlier version with `hetal keygen`";
+/// Advice for models of an earlier version.
+pub const OLD_MODEL_HINT: &str = "the model is from an earlier version: train it again, or classify without --remote";
 
 /// Describes a problem with a key file. Adds `hint` if the keys have the shapes of another version;
 /// the hint does not help against damaged files or I/O errors.

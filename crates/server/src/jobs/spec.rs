@@ -103,10 +103,15 @@ impl JobSpec {
 }
 
 impl TrainingSpec {
+    /// Whether this version computes with the circuit of the training.
+    pub fn has_current_circuit(&self) -> bool {
+        self.agreement.circuit == CIRCUIT_VERSION
+    }
+
     /// The circuit for the shape of the training.
     pub fn circuit(&self, params: &Params) -> Result<Circuit> {
-        let Agreement { batch, range, circuit, .. } = self.agreement;
-        if circuit != CIRCUIT_VERSION {
+        let Agreement { batch, range, .. } = self.agreement;
+        if !self.has_current_circuit() {
             return Err(Error::invalid("the training was begun by another version of hetal: train again"));
         }
         Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
@@ -122,4 +127,33 @@ pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
 /// Bytes of the labels at the end of a row blob.
 pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
     seeded_ciphertext_len(params, params.limbs(circuit.level_plan().labels()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A spec as commit 1915e71 stored it, whose circuit was another one.
+    #[test]
+    fn a_training_of_another_circuit_is_read_and_refused() {
+        let blob = "75".repeat(32);
+        let rows = format!(r#"[{{"blob":"{blob}","rows":29}}]"#);
+        let agreement = r#"{"batch":29,"rate":2.0,"lowering":0.5,"momentum":"Nesterov","patience":3,
+            "max_epochs":9,"range":128.0,"seed":0,"rate_hidden":false}"#;
+        let text = format!(
+            r#"{{"Training":{{"set":"insecure-toy11","features":4,"classes":3,"keys":"{blob}",
+            "batches":{rows},"validation":{rows},"agreement":{agreement}}}}}"#
+        );
+        let mut spec: JobSpec = serde_json::from_str(&text).unwrap();
+        assert_eq!(spec.uploads().count(), 3);
+        let params = Params::named("insecure-toy11").unwrap();
+        let refused = spec.training().circuit(&params).unwrap_err().to_string();
+        assert!(refused.contains("another version") && refused.contains("train again"), "{refused}");
+        if let JobSpec::Training(training) = &mut spec {
+            training.agreement.circuit = CIRCUIT_VERSION;
+            training.agreement.range = 32.0;
+        }
+        spec.training().circuit(&params).unwrap();
+    }
 }

@@ -1,6 +1,6 @@
 //! Validation of requests: a client's request becomes a job spec or an error.
 
-use super::required_keys::{OLD_KEYS_HINT, RequiredKeys, RequiredKeysCache};
+use super::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeys, RequiredKeysCache};
 use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
 use crate::compute::param_registry::ParamRegistry;
 use crate::store::state::{BlobKind, EventLimit, State};
@@ -95,6 +95,9 @@ impl RequestValidator<'_> {
         };
         if !events.iter().any(is_output) {
             return Err(Error::NoOutput { name: weights });
+        }
+        if !training.has_current_circuit() {
+            return Err(Error::invalid(OLD_MODEL_HINT));
         }
         let params = self.param_sets.by_name(&training.set)?;
         let circuit = training.circuit(&params)?;
