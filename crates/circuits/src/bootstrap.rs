@@ -13,23 +13,31 @@
 //! coefficients-to-slots matrix leads back to the ordinary secret: its inner rotations use cheap
 //! keys ([`Evaluator::transform_raised`]).
 //!
-//! A vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients. Both
-//! halves fit one ciphertext of `2n` slots, so that one exponential suffices and the matrices are
-//! smaller.
+//! A vector of real numbers that repeats after `n` slots ([`Bootstrapper::bootstrap_periodic`])
+//! needs fewer butterflies, and otherwise the same matrices, keys and levels.
+//!
+//! A complex vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients.
+//! Both halves fit one ciphertext of `2n` slots, so that one exponential suffices and the matrices
+//! are smaller.
 
+mod bounds;
 mod dft;
 mod eval_mod;
+mod keys;
 mod layout;
+mod periodic;
 
-use crate::key_list::KeyList;
 use crate::{Error, Result};
+pub use bounds::Bounds;
 pub use dft::BsgsSplit;
 use dft::Shape;
 use eval_mod::Exponential;
 use hetal_ckks::{
     Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, LinearTransform, Params, ParamsLiteral, Plaintext,
 };
+pub use keys::{keys, keys_with_split, sparse_keys};
 use layout::Layout;
+use periodic::Periodic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -67,10 +75,14 @@ pub struct Bootstrapper<B: Backend> {
     /// Rotations whose sum leaves only the coefficients of the vectors' subring.
     trace: Vec<i64>,
     to_slots: Vec<LinearTransform<B::Packed>>,
+    /// What is different for vectors of real numbers that repeat, by their period.
+    periodic: BTreeMap<usize, Periodic<B>>,
+    /// Vectors of shorter periods are taken as if they had this one.
+    shortest_period: usize,
     /// Limbs the modulus is raised to.
     raised_limbs: usize,
     exponential: Exponential,
-    /// For vectors that repeat.
+    /// For complex vectors that repeat.
     fold: Option<Fold<B>>,
     routines: Routines<B>,
 }
@@ -80,6 +92,7 @@ pub struct Bootstrapper<B: Backend> {
 enum Form {
     Complex,
     Real,
+    Periodic(usize),
     Pair,
 }
 
@@ -103,6 +116,14 @@ impl<B: Backend> Routines<B> {
     }
 }
 
+/// The outermost matrices of a bootstrap.
+struct Ends<'a, B: Backend> {
+    last_to_coefficients: &'a LinearTransform<B::Packed>,
+    first_to_slots: &'a LinearTransform<B::Packed>,
+    /// Rotations whose successive sums are taken before the last matrix to slots.
+    trace: &'a [i64],
+}
+
 /// Joins the two halves of a vector that repeats, which lie side by side in twice its slots.
 struct Fold<B: Backend> {
     slots: i64,
@@ -112,24 +133,25 @@ struct Fold<B: Backend> {
 }
 
 impl<B: Backend> Bootstrapper<B> {
-    /// Encodes the matrices for messages bounded by `2^b` for each `b` of `log_bounds`. Without
-    /// bounds nothing is encoded.
-    pub fn new(evaluator: &Evaluator<B>, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_split(evaluator, log_bounds, BsgsSplit::default())
+    /// Encodes the matrices for the given bounds of messages. Without bounds nothing is encoded.
+    pub fn new(evaluator: &Evaluator<B>, bounds: impl Into<Bounds>) -> Result<Self> {
+        Self::with_split(evaluator, bounds, BsgsSplit::default())
     }
 
     /// [`Bootstrapper::new`] with another split of the rotations. It needs the keys of
     /// [`keys_with_split`].
-    pub fn with_split(evaluator: &Evaluator<B>, log_bounds: &[u32], split: BsgsSplit) -> Result<Self> {
-        let layout = Layout::full(evaluator.params(), split);
-        if !log_bounds.is_empty() {
-            return Self::with_layout(evaluator, &layout, log_bounds);
+    pub fn with_split(evaluator: &Evaluator<B>, bounds: impl Into<Bounds>, split: BsgsSplit) -> Result<Self> {
+        let (bounds, layout) = (bounds.into(), Layout::full(evaluator.params(), split));
+        if !bounds.is_empty() {
+            return Self::with_layout(evaluator, &layout, &bounds);
         }
         Ok(Self {
             to_coefficients: Vec::new(),
             last_to_coefficients: BTreeMap::new(),
             trace: Vec::new(),
             to_slots: Vec::new(),
+            periodic: BTreeMap::new(),
+            shortest_period: layout.shortest_period(),
             raised_limbs: layout.raised_limbs,
             exponential: Exponential::new(evaluator.params()),
             fold: None,
@@ -140,29 +162,22 @@ impl<B: Backend> Bootstrapper<B> {
     /// For vectors that repeat after `slots` slots. [`Bootstrapper::level`] gives the level of the
     /// results.
     pub fn sparse(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, log_bounds)
+        Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, &log_bounds.into())
     }
 
-    fn with_layout(evaluator: &Evaluator<B>, layout: &Layout, log_bounds: &[u32]) -> Result<Self> {
+    fn with_layout(evaluator: &Evaluator<B>, layout: &Layout, bounds: &Bounds) -> Result<Self> {
         let params = evaluator.params();
         let literal = params.literal();
-        if let Some(&log_bound) = log_bounds.iter().find(|&&b| b > LARGEST_LOG_BOUND) {
+        if let Some(log_bound) = bounds.largest().filter(|&b| b > LARGEST_LOG_BOUND) {
             return Err(Error::BoundTooLarge { log_bound, largest: LARGEST_LOG_BOUND });
         }
         let (last, first) =
             layout.to_coefficients.split_last().ok_or_else(|| Error::NoBootstrap { set: params.name().to_owned() })?;
         let to_coefficients =
             first.iter().map(|(shape, limbs)| shape.encode(evaluator, 1.0, *limbs, false)).collect::<Result<_>>()?;
-        // Brings a message of the lowest level's scale, divided by its bound, to q0 over the
-        // message ratio.
-        let target = literal.q0 as f64 / f64::from(1u32 << literal.log_message_ratio);
-        let last_to_coefficients = log_bounds
-            .iter()
-            .map(|&b| {
-                let factor = target / params.scale(0) / f64::from(1u32 << b);
-                Ok((b, last.0.encode(evaluator, factor, last.1, false)?))
-            })
-            .collect::<Result<_>>()?;
+        let (log_bounds, periods) = layout.sorted(bounds)?;
+        let encode_last = |b| Ok((b, last.0.encode(evaluator, message_factor(params, b), last.1, false)?));
+        let last_to_coefficients = log_bounds.into_iter().map(encode_last).collect::<Result<_>>()?;
         // The matrices share the factor of t = x / (q0 K), of the sums with the conjugate (halves),
         // and of the terms of the trace.
         let terms = (1u64 << layout.trace.len()) as f64;
@@ -178,11 +193,17 @@ impl<B: Backend> Bootstrapper<B> {
                 shape.encode(evaluator, factor(shape), *limbs, layout.is_sparse() && k + 1 == stages)
             })
             .collect::<Result<_>>()?;
+        let factor_of_first = layout.to_slots.first().map_or(1.0, |(shape, _)| factor(shape));
+        let encode_periodic = |(period, log_bounds)| {
+            Ok((period, Periodic::new(evaluator, layout, period, &log_bounds, factor_of_first)?))
+        };
         Ok(Self {
             to_coefficients,
             last_to_coefficients,
             trace: layout.trace.clone(),
             to_slots,
+            periodic: periods.into_iter().map(encode_periodic).collect::<Result<_>>()?,
+            shortest_period: layout.shortest_period(),
             raised_limbs: layout.raised_limbs,
             exponential: Exponential::new(params),
             fold: if layout.is_sparse() { Some(Fold::new(evaluator, layout)?) } else { None },
@@ -193,10 +214,11 @@ impl<B: Backend> Bootstrapper<B> {
     /// Limbs of all encoded matrices.
     pub fn encoded_limbs(&self) -> usize {
         let matrices = self.to_coefficients.iter().chain(self.last_to_coefficients.values()).chain(&self.to_slots);
-        matrices.map(LinearTransform::encoded_limbs).sum()
+        let periodic: usize = self.periodic.values().map(Periodic::encoded_limbs).sum();
+        periodic + matrices.map(LinearTransform::encoded_limbs).sum::<usize>()
     }
 
-    /// Whether it takes only vectors that repeat.
+    /// Whether it takes only complex vectors that repeat.
     pub fn is_sparse(&self) -> bool {
         self.fold.is_some()
     }
@@ -232,7 +254,7 @@ impl<B: Backend> Bootstrapper<B> {
         keys: &EvaluationKeys<B::Packed>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
-        let slots = self.raised_slots(evaluator, a, log_bound, keys, ended)?;
+        let slots = self.raised_slots(evaluator, a, &self.ends(log_bound)?, keys, ended)?;
         let out = if let Some(fold) = &self.fold {
             fold.apply(evaluator, self.reduced_real_part(evaluator, slots, keys)?, keys)?
         } else {
@@ -257,7 +279,7 @@ impl<B: Backend> Bootstrapper<B> {
             return self.bootstrap(evaluator, a, log_bound, keys);
         }
         let work = |[a]: [Ct<B>; 1]| {
-            let slots = self.raised_slots(evaluator, &a, log_bound, keys, &mut |_| {})?;
+            let slots = self.raised_slots(evaluator, &a, &self.ends(log_bound)?, keys, &mut |_| {})?;
             drop(a);
             Ok([self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)?])
         };
@@ -279,7 +301,7 @@ impl<B: Backend> Bootstrapper<B> {
         let work = |[a, mut packed]: [Ct<B>; 2]| {
             evaluator.mul_i_assign(&mut packed, 1)?;
             evaluator.add_assign(&mut packed, &a)?;
-            let slots = self.raised_slots(evaluator, &packed, log_bound, keys, &mut |_| {})?;
+            let slots = self.raised_slots(evaluator, &packed, &self.ends(log_bound)?, keys, &mut |_| {})?;
             drop((a, packed));
             let (re, im) = self.halves(evaluator, slots, keys)?;
             let (re, im) = self.exponential.evaluate_both(evaluator, (&re, &im), keys)?;
@@ -355,41 +377,45 @@ impl<B: Backend> Bootstrapper<B> {
         Ok(evaluator.linear_combination(&terms, zero, params.limbs(level), params.scale(level - 1))?)
     }
 
+    /// The outermost matrices for vectors of all slots and messages up to `2^log_bound`.
+    fn ends(&self, log_bound: u32) -> Result<Ends<'_, B>> {
+        let first_to_slots = self.to_slots.first().ok_or(Error::Empty("bootstrap"))?;
+        let last_to_coefficients = of_bound(&self.last_to_coefficients, log_bound)?;
+        Ok(Ends { last_to_coefficients, first_to_slots, trace: &[] })
+    }
+
     /// The slots of the raised message, divided by `2 q0 K`.
     fn raised_slots(
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
-        log_bound: u32,
+        ends: &Ends<'_, B>,
         keys: &EvaluationKeys<B::Packed>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
-        let bottom = self.slots_to_coefficients(evaluator, a, log_bound, keys)?;
+        let bottom = self.slots_to_coefficients(evaluator, a, ends.last_to_coefficients, keys)?;
         ended("slots_to_coefficients");
         let mut raised = evaluator.raise_modulus(&bottom, self.raised_limbs, keys)?;
         raised.scale = evaluator.params().literal().q0 as f64;
-        let (first, rest) = self.to_slots.split_first().ok_or(Error::Empty("bootstrap"))?;
+        let first = ends.first_to_slots;
         let mut z = if self.is_sparse() {
-            let z = self.traced(evaluator, evaluator.leave_sparse_secret(raised, keys)?, keys)?;
+            let z = traced(evaluator, &self.trace, evaluator.leave_sparse_secret(raised, keys)?, keys)?;
             ended("raise_modulus");
             evaluator.sum_of_transforms(&[(&z, first)], keys)?
         } else {
             ended("raise_modulus");
             evaluator.transform_raised(raised, first, keys)?
         };
-        for matrix in rest {
+        for (k, matrix) in self.to_slots.iter().enumerate().skip(1) {
+            if k + 1 == self.to_slots.len() {
+                z = traced(evaluator, ends.trace, z, keys)?;
+            }
             z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
         }
-        ended("coefficients_to_slots");
-        Ok(z)
-    }
-
-    /// The sum of its rotations that leaves only the coefficients of the vectors' subring.
-    fn traced(&self, evaluator: &Evaluator<B>, mut z: Ct<B>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
-        for &rotation in &self.trace {
-            let rotated = evaluator.automorphism(&z, evaluator.galois_of_rotation(rotation), keys)?;
-            evaluator.add_assign(&mut z, &rotated)?;
+        if self.to_slots.len() == 1 {
+            z = traced(evaluator, ends.trace, z, keys)?;
         }
+        ended("coefficients_to_slots");
         Ok(z)
     }
 
@@ -399,14 +425,10 @@ impl<B: Backend> Bootstrapper<B> {
         &self,
         evaluator: &Evaluator<B>,
         a: &Ct<B>,
-        log_bound: u32,
+        last: &LinearTransform<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let params = evaluator.params();
-        let last = self
-            .last_to_coefficients
-            .get(&log_bound)
-            .ok_or(Error::NoSuchBound { log_bound, prepared: self.last_to_coefficients.keys().copied().collect() })?;
         let mut ct = evaluator.truncated(a, params.limbs(0))?;
         // The matrices expect exactly this scale.
         evaluator.require_scale("bootstrap", &ct, params.scale(0))?;
@@ -473,42 +495,32 @@ impl<B: Backend> Fold<B> {
     }
 }
 
-/// The keys that bootstrapping needs: purpose and limbs.
-pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_with_split(params, BsgsSplit::default())
+/// What was prepared for messages up to `2^log_bound`.
+fn of_bound<T>(prepared: &BTreeMap<u32, T>, log_bound: u32) -> Result<&T> {
+    let missing = || Error::NoSuchBound { log_bound, prepared: prepared.keys().copied().collect() };
+    prepared.get(&log_bound).ok_or_else(missing)
 }
 
-/// The keys of [`Bootstrapper::with_split`].
-pub fn keys_with_split(params: &Params, split: BsgsSplit) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params, split))
+/// Brings a message of the lowest level's scale, divided by its bound, to `q0` over the message
+/// ratio.
+fn message_factor(params: &Params, log_bound: u32) -> f64 {
+    let literal = params.literal();
+    let target = literal.q0 as f64 / f64::from(1u32 << literal.log_message_ratio);
+    target / params.scale(0) / f64::from(1u32 << log_bound)
 }
 
-/// The keys of [`Bootstrapper::sparse`].
-pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>> {
-    Ok(keys_of(params, &Layout::sparse(params, slots)?))
-}
-
-fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
-    let mut list = KeyList::new(params);
-    for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
-        let (inner, outer) = shape.rotations(params.slots());
-        if shape.raised {
-            inner.into_iter().for_each(|rotation| list.want_rotation_from_sparse(rotation, *limbs));
-        } else {
-            inner.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
-        }
-        outer.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
+/// The successive sums with its rotations, which leave only the coefficients of a subring.
+fn traced<B: Backend>(
+    evaluator: &Evaluator<B>,
+    rotations: &[i64],
+    mut z: Ct<B>,
+    keys: &EvaluationKeys<B::Packed>,
+) -> Result<Ct<B>> {
+    for &rotation in rotations {
+        let rotated = evaluator.automorphism(&z, evaluator.galois_of_rotation(rotation), keys)?;
+        evaluator.add_assign(&mut z, &rotated)?;
     }
-    layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised_limbs));
-    if layout.is_sparse() {
-        list.want_rotation(layout.slots as i64, layout.after_exponential(params) - 1);
-    }
-    let after_to_slots = layout.raised_limbs - layout.to_slots.len();
-    list.want_conjugation(after_to_slots);
-    list.want(KeyId::Relinearisation, after_to_slots);
-    list.want(KeyId::ToSparse, 1);
-    list.want(KeyId::FromSparse(1), params.chain().len());
-    list.into_vec()
+    Ok(z)
 }
 
 /// `2 Im(w) = -i (w - conj w)`.

@@ -259,6 +259,9 @@ fn ordinary(operation: &'static str, a: &Ciphertext) -> Result<()> {
 /// Imaginary parts up to this share of the bound count as noise of real vectors.
 const REAL_ENOUGH: f64 = 1e-3;
 
+/// Differences between the periods of a vector up to this share of the bound count as noise.
+const SAME_ENOUGH: f64 = 1e-3;
+
 /// The bound itself, if all values lie in it.
 fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
     const NAME: &str = "a bootstrap";
@@ -284,6 +287,20 @@ fn bound_of_real_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f6
         }
     }
     Ok(bound)
+}
+
+/// The mean of the periods of a vector in every one of them, if they are equal but for noise.
+fn mean_of_periods(values: &[Complex64], period: usize, bound: f64) -> Result<Vec<Complex64>> {
+    let count = (values.len() / period).max(1) as f64;
+    let mean = |i: usize| values.iter().skip(i).step_by(period).sum::<Complex64>() / count;
+    let means: Vec<Complex64> = (0..period.min(values.len())).map(mean).collect();
+    let means: Vec<Complex64> = means.iter().copied().cycle().take(values.len()).collect();
+    let deviation = |slot: usize| (values[slot] - means[slot]).norm();
+    if let Some(slot) = (0..values.len()).find(|&slot| deviation(slot) > SAME_ENOUGH * bound) {
+        let (operation, value) = ("a periodic bootstrap of a vector that does not repeat", deviation(slot));
+        return Err(Error::OutOfRange { operation, slot, value, bound: SAME_ENOUGH * bound });
+    }
+    Ok(means)
 }
 
 impl Engine for Clear {
@@ -503,6 +520,19 @@ impl Engine for Clear {
         let bound = bound_of_real_bootstrap(&[a], log_bound)?;
         self.recorded().record_bootstrap(a.level, log_bound);
         Ok(self.refreshed_real(a, bound))
+    }
+
+    fn bootstrap_periodic(&self, a: &Ciphertext, period: usize, log_bound: u32) -> Result<Ciphertext> {
+        if !period.is_power_of_two() || period > self.slots {
+            return Err(Error::NoSparseBootstrap { slots: period, fewest: 1, most: self.slots });
+        }
+        if period == self.slots {
+            return self.bootstrap_real(a, log_bound);
+        }
+        let bound = bound_of_real_bootstrap(&[a], log_bound)?;
+        let mean = mean_of_periods(&a.values, period, bound)?;
+        self.recorded().record_periodic_bootstrap(a.level, period, log_bound);
+        Ok(self.refreshed_real(&Ciphertext { values: mean, ..*a }, bound))
     }
 
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {

@@ -416,6 +416,13 @@ impl<B: Backend> Engine for Encrypted<B> {
         self.sealed(inner, self.top_level(), None)
     }
 
+    fn bootstrap_periodic(&self, a: &Ct<B>, period: usize, log_bound: u32) -> Result<Ct<B>> {
+        let bottom = self.bottom(a)?;
+        let inner =
+            self.bootstrapper.bootstrap_periodic(&self.evaluator, &bottom.inner, period, log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level(), None)
+    }
+
     fn bootstrap_pair(&self, a: &Ct<B>, b: &Ct<B>, log_bound: u32) -> Result<(Ct<B>, Ct<B>)> {
         let (a, b) = (self.bottom(a)?, self.bottom(b)?);
         let pair = (&a.inner, &b.inner);

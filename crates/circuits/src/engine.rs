@@ -162,6 +162,11 @@ pub trait Engine: Sync {
     /// are noise, are lost.
     fn bootstrap_real(&self, a: &Self::Ciphertext, log_bound: u32) -> Result<Self::Ciphertext>;
 
+    /// [`Engine::bootstrap_real`] of a vector that repeats after `period` slots, a power of two: a
+    /// tenth cheaper, with the same keys. Small differences between the periods are noise. The
+    /// result has their mean.
+    fn bootstrap_periodic(&self, a: &Self::Ciphertext, period: usize, log_bound: u32) -> Result<Self::Ciphertext>;
+
     /// `(a, b)` at [`Engine::top_level`], for two vectors of real numbers in one bootstrap.
     fn bootstrap_pair(
         &self,

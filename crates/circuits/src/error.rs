@@ -79,6 +79,14 @@ pub enum Error {
         /// Those there are.
         prepared: Vec<u32>,
     },
+    /// A period that no matrix was prepared for.
+    #[error("no bootstrap is prepared for vectors that repeat after {period} slots; there are {prepared:?}")]
+    NoSuchPeriod {
+        /// The period asked for.
+        period: usize,
+        /// Those there are.
+        prepared: Vec<usize>,
+    },
     /// A parameter set without primes for a bootstrap.
     #[error("the set {set} has no primes for a bootstrap")]
     NoBootstrap {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::bootstrap::{self, BsgsSplit};
+use hetal_circuits::bootstrap::{self, Bounds, BsgsSplit};
 use hetal_circuits::{Bootstrapper, Error};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
@@ -121,6 +121,50 @@ fn two_real_vectors_share_a_bootstrap() {
         assert_eq!((ct.limbs, ct.scale), (client.params.limbs(13), client.params.scale(13)));
         assert!(max_error(&client.decrypt(&ct), &v) < 2f64.powi(-20));
     }
+}
+
+/// Vectors of real numbers that repeat, in every split, after every number of slots: 16 and 128 are
+/// served by the same matrices, 1024 are all slots. Keys are those of any bootstrap.
+#[test]
+fn real_vectors_that_repeat_need_no_keys_of_their_own() {
+    const PERIODS: [usize; 5] = [16, 128, 256, 512, 1024];
+    for split in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
+        let (client, keys) = client_with(|client| bootstrap::keys_with_split(&client.params, split));
+        let periodic = PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]).collect();
+        let bounds = Bounds { periodic, ..Bounds::from(&[0, 3]) };
+        let bootstrapper = Bootstrapper::with_split(&client.evaluator, &bounds, split).unwrap();
+        let random = complex_vector(client.params.slots(), 12);
+        for (period, log_bound) in PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]) {
+            let bound = f64::from(1 << log_bound);
+            let v: Vec<Complex64> = (0..random.len()).map(|i| (bound * random[i % period].re).into()).collect();
+            let ct = client.encrypt(&v, 0);
+            let evaluator = &client.evaluator;
+            let whole = bootstrapper.bootstrap_real(evaluator, &ct, log_bound, &keys).unwrap();
+            let out = bootstrapper.bootstrap_periodic(evaluator, &ct, period, log_bound, &keys).unwrap();
+            assert_eq!((out.limbs, out.scale), (whole.limbs, whole.scale));
+            let (got, as_whole) = (client.decrypt(&out), client.decrypt(&whole));
+            let (mean, mean_whole) = (mean_error(&got, &v) / bound, mean_error(&as_whole, &v) / bound);
+            let max = max_error(&got, &v) / bound;
+            println!(
+                "{split:?}, {period} slots, bound {bound}: max 2^{:.2}, mean 2^{:.2}; 2^{:.2} of all slots",
+                max.log2(),
+                mean.log2(),
+                mean_whole.log2()
+            );
+            assert!(max < 2f64.powi(-21) && mean < 1.1 * mean_whole, "{period} slots, bound {bound}");
+        }
+        let ct = client.encrypt(&random, 0);
+        let refused =
+            |period, log_bound| bootstrapper.bootstrap_periodic(&client.evaluator, &ct, period, log_bound, &keys).err();
+        assert!(matches!(refused(100, 0), Some(Error::NoSparseBootstrap { .. })));
+        assert!(matches!(refused(2048, 0), Some(Error::NoSparseBootstrap { .. })));
+        assert!(matches!(refused(256, 1), Some(Error::NoSuchBound { .. })));
+    }
+    let (client, keys) = client_with(|client| bootstrap::keys(&client.params));
+    let full = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+    let ct = client.encrypt(&complex_vector(client.params.slots(), 1), 0);
+    let refused = full.bootstrap_periodic(&client.evaluator, &ct, 256, 0, &keys).err();
+    assert_eq!(refused, Some(Error::NoSuchPeriod { period: 256, prepared: Vec::new() }));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use hetal_circuits::bootstrap::Bounds;
 use hetal_circuits::clear::Clear;
+use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::polynomial::{self, Polynomial, PolynomialBasis};
 use hetal_circuits::{Bootstrapper, Complex64, Diagonal, Encrypted, Engine, Error, Multiplication, encrypted};
 use hetal_ckks::EvaluationKeys;
@@ -76,6 +78,10 @@ fn circuit<E: Engine>(
 
     note("precise bootstrap", &engine.bootstrap_precise(&a, 0).unwrap());
     note("bootstrap of real numbers", &engine.bootstrap_real(&real, 1).unwrap());
+    let repeating: Vec<Complex64> = (0..SLOTS).map(|i| Complex64::new(2.0 * u[i % 256].re, 0.0)).collect();
+    note("bootstrap of a vector that repeats", &engine.bootstrap_periodic(&seal(&repeating, 6), 256, 1).unwrap());
+    let whole = engine.bootstrap_periodic(&real, SLOTS, 1).unwrap();
+    note("bootstrap of a vector that repeats after all slots", &whole);
     let (re, im) = engine.bootstrap_pair(&real, &engine.neg(&real).unwrap(), 0).unwrap();
     note("bootstrap of the first of a pair", &re);
     note("bootstrap of the second of a pair", &im);
@@ -96,6 +102,10 @@ fn encrypted_and_plain_engines_agree_on_everything() {
 
     let client = TestOwner::new("insecure-toy11", 11);
     let mut keys = EvaluationKeys::default();
+    // Vectors that repeat are bootstrapped with the keys of any bootstrap.
+    assert_eq!(needs.bounds.periodic, [(256, 1)].into());
+    let whole = KeyRequirements { bounds: Bounds::from(&[0]), ..needs.clone() };
+    assert_eq!(encrypted::keys(&client.params, &needs), encrypted::keys(&client.params, &whole));
     client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
     let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
     let engine = Encrypted::new(TestOwner::new("insecure-toy11", 11).evaluator, keys, bootstrapper);

@@ -6,13 +6,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use hetal_circuits::{Bootstrapper, bootstrap};
+use hetal_circuits::Bootstrapper;
+use hetal_circuits::bootstrap::{self, Bounds};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
-use hetal_ckks::{EvaluationKeys, KeyId};
+use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
 use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{TempDir, TestOwner, complex_vector};
 
-const ANSWERS: [(&str, &str); 8] = [
+const ANSWERS: [(&str, &str); 9] = [
     ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
     ("Galois key", "671c7aaa73ab7dfbe00033eeb231476f"),
     ("seeded ciphertext", "6db8cdd6c6a5b08b76c78dd0cc17d9c8"),
@@ -21,6 +22,7 @@ const ANSWERS: [(&str, &str); 8] = [
     ("rotation", "595ba986b8acd666466882d2a76588aa"),
     ("bootstrapping keys", "17bffe25325dc851271bb84e7c54f122"),
     ("bootstrap", "a999398aa216cd1cf8eae42cc47e42b8"),
+    ("periodic bootstrap", "7ee6ef1eea284162c379b0cb68051d1a"),
 ];
 
 /// The first 16 bytes of the hash.
@@ -63,9 +65,13 @@ fn answers(isa: Isa) -> Vec<(&'static str, String)> {
     let mut set = Vec::new();
     bytes::write_key_set(&codec, &keys, &mut set).unwrap();
     out.push(("bootstrapping keys", digest(&set)));
-    let bootstrapper = Bootstrapper::new(evaluator, &[0]).unwrap();
+    let bounds = Bounds { periodic: [(256, 0)].into(), ..Bounds::from(&[0]) };
+    let bootstrapper = Bootstrapper::new(evaluator, &bounds).unwrap();
     let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
     add(&mut out, &client, "bootstrap", &fresh);
+    let repeating: Vec<Complex64> = (0..u.len()).map(|i| u[i % 256].re.into()).collect();
+    let fresh = bootstrapper.bootstrap_periodic(evaluator, &client.encrypt(&repeating, 0), 256, 0, &keys).unwrap();
+    add(&mut out, &client, "periodic bootstrap", &fresh);
     out
 }
 

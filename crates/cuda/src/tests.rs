@@ -6,7 +6,8 @@ use crate::ffi::emulator::is_present;
 use crate::memory::CHUNK;
 use crate::selftest::{Ring, compare, probe};
 use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
-use hetal_circuits::{Bootstrapper, Encrypted, bootstrap, encrypted};
+use hetal_circuits::bootstrap::{self, Bounds};
+use hetal_circuits::{Bootstrapper, Encrypted, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
@@ -86,7 +87,7 @@ fn transforms_of_every_degree_give_the_cpus_bytes() {
     }
 }
 
-/// Bootstraps in two forms and of two bounds, in turn, of two ciphertexts.
+/// Bootstraps in three forms and of two bounds, in turn, of two ciphertexts.
 fn bootstraps<B: Backend>(
     bootstrapper: &Bootstrapper<B>,
     evaluator: &Evaluator<B>,
@@ -95,7 +96,14 @@ fn bootstraps<B: Backend>(
 ) -> Vec<Ciphertext<B::Poly>> {
     let complex = |ct, log_bound| bootstrapper.bootstrap(evaluator, ct, log_bound, keys).unwrap();
     let real = |ct| bootstrapper.bootstrap_real(evaluator, ct, 0, keys).unwrap();
-    vec![complex(x, 0), complex(y, 0), complex(x, 3), real(x), real(y), complex(y, 3), complex(x, 0)]
+    let periodic = |ct| bootstrapper.bootstrap_periodic(evaluator, ct, 256, 0, keys).unwrap();
+    let [first, second] = [x, y].map(|ct| [complex(ct, 0), complex(ct, 3), real(ct), periodic(ct)]);
+    [first, second].into_iter().flatten().chain([complex(x, 0)]).collect()
+}
+
+/// The bounds of [`bootstraps`].
+fn bounds() -> Bounds {
+    Bounds { periodic: [(256, 0)].into(), ..Bounds::from(&[0, 3]) }
 }
 
 /// Kernel by kernel the first time, recorded and replayed the second, replayed from then on.
@@ -106,7 +114,7 @@ fn bootstraps_give_the_cpus_bytes() {
     }
     let client = TestOwner::new("insecure-toy11", 5);
     let params = &client.params;
-    let bootstrapper = Bootstrapper::new(&client.evaluator, &[0, 3]).unwrap();
+    let bootstrapper = Bootstrapper::new(&client.evaluator, &bounds()).unwrap();
     let mut host_keys = EvaluationKeys::default();
     client.add_keys(&mut host_keys, bootstrap::keys(params));
     let [x, y] = [3, 8].map(|salt| client.encrypt(&complex_vector(params.slots(), salt), 0));
@@ -114,7 +122,7 @@ fn bootstraps_give_the_cpus_bytes() {
 
     let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-    let on_gpu = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
+    let on_gpu = Bootstrapper::new(&evaluator, &bounds()).unwrap();
     let keys = gpu.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| gpu.upload_ciphertext(ct));
     let got = bootstraps(&on_gpu, &evaluator, inputs.each_ref(), &keys);
@@ -124,13 +132,13 @@ fn bootstraps_give_the_cpus_bytes() {
         assert!(gpu.download(&got.c1) == client.ring.download(&expected.c1), "number {number}");
     }
     let graphs = gpu.graphs();
-    assert_eq!((graphs.recorded, graphs.replayed, graphs.passed_over, graphs.ended), (3, 4, 0, None));
+    assert_eq!((graphs.recorded, graphs.replayed, graphs.passed_over, graphs.ended), (4, 5, 0, None));
     let held = gpu.peak_bytes();
     // Other keys are elsewhere: what was recorded with the first ones is not replayed, nor kept.
     let keys = gpu.upload_keys(&host_keys);
     let again = on_gpu.bootstrap(&evaluator, &inputs[0], 0, &keys).unwrap();
     assert!(gpu.download(&again.c0) == client.ring.download(&expected[0].c0));
-    assert_eq!((gpu.graphs().recorded, gpu.graphs().replayed), (2, 4));
+    assert_eq!((gpu.graphs().recorded, gpu.graphs().replayed), (3, 5));
     drop(on_gpu);
     assert_eq!(gpu.graphs().recorded, 0, "recordings go with what they are of");
 
@@ -138,7 +146,7 @@ fn bootstraps_give_the_cpus_bytes() {
     // on the addresses of chunks, and those on the system.
     let dry_run = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&dry_run));
-    let dry_bootstrapper = Bootstrapper::new(&evaluator, &[0, 3]).unwrap();
+    let dry_bootstrapper = Bootstrapper::new(&evaluator, &bounds()).unwrap();
     let keys = dry_run.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| dry_run.upload_ciphertext(ct));
     drop(bootstraps(&dry_bootstrapper, &evaluator, inputs.each_ref(), &keys));

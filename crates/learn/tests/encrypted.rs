@@ -30,7 +30,7 @@ impl Parties {
         let client = TestOwner::new(set, 7);
         let mut needs = trainer::keys(g, level_plan, constants.clone(), client.params.top_level()).unwrap();
         // With L2 the weights are refreshed too.
-        needs.bounds.push(LOG_WEIGHT_BOUND);
+        needs.bounds.full.insert(LOG_WEIGHT_BOUND);
         let mut keys = EvaluationKeys::default();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let evaluator = TestOwner::new(set, 7).evaluator;

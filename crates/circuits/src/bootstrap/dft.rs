@@ -10,7 +10,10 @@ pub(super) struct Shape {
     n: i64,
     lengths: Vec<usize>,
     inverse: bool,
-    split: BsgsSplit,
+    /// Outer rotations are multiples of it.
+    giant_step: i64,
+    /// Every diagonal is repeated so many times, each time `n` further: the first terms of a trace.
+    copies: i64,
     /// Whether it is applied to a raised ciphertext. Keys of its inner rotations have a fifth of
     /// the usual size, and its digit needs no decomposition.
     pub(super) raised: bool,
@@ -38,7 +41,7 @@ impl BsgsSplit {
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short
 /// ones first from (bit-reversed) coefficients to slots, long ones first for the inverse.
 pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
-    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split)
+    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split, false)
 }
 
 /// `all` butterflies in `count` groups as equal as they can be, larger ones first.
@@ -60,23 +63,60 @@ pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<
         0 => equal_sizes(all, count),
         _ => iter::once(all - later * (count - 1)).chain(iter::repeat_n(later, count - 1)).collect(),
     };
-    let mut shapes = shapes_of_sizes(n, sizes, true, split);
-    shapes.iter_mut().take(1).for_each(|shape| shape.raised = true);
-    shapes
+    shapes_of_sizes(n, sizes, true, split, true)
 }
 
-fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
+/// Groups of butterflies. The first may be for a raised ciphertext.
+fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit, raised_first: bool) -> Vec<Shape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
     }
     let mut lengths = lengths.into_iter();
-    let shape =
-        |size| Shape { n: n as i64, lengths: lengths.by_ref().take(size).collect(), inverse, split, raised: false };
-    sizes.into_iter().map(shape).collect()
+    let shape = |(k, size)| {
+        let lengths = lengths.by_ref().take(size).collect();
+        let raised = raised_first && k == 0;
+        Shape { n: n as i64, lengths, inverse, giant_step: 0, copies: 1, raised }.with_split(split)
+    };
+    sizes.into_iter().enumerate().map(shape).collect()
 }
 
 impl Shape {
+    /// The number of baby steps is about the root of the number of diagonals, rounded up. A raised
+    /// ciphertext has twice as many, because its keys have a fifth of the usual size, but at most a
+    /// quarter of the diagonals.
+    fn with_split(self, split: BsgsSplit) -> Self {
+        let log_diagonals = self.log_diagonals();
+        let log_inner = match (self.raised, split) {
+            (true, _) => log_diagonals.saturating_sub(2).min(log_diagonals.div_ceil(2) + 1),
+            (false, BsgsSplit::FewKeys) => log_diagonals.div_ceil(2),
+            (false, BsgsSplit::FewOuter) => log_diagonals.div_ceil(2) + 1,
+        };
+        Self { giant_step: self.stride() << log_inner, ..self }
+    }
+
+    /// The same group for vectors that repeat after `period` slots: without the butterflies that
+    /// are longer, and with some of the same rotations. A group for a raised ciphertext contains
+    /// the terms of the trace that are inner rotations.
+    pub(super) fn periodic(&self, period: usize) -> Self {
+        let lengths = self.lengths.iter().copied().filter(|&len| len <= period).collect();
+        let n = period as i64;
+        let copies = if self.raised { (self.giant_step / n).max(1) } else { 1 };
+        Self { n, lengths, copies, ..*self }
+    }
+
+    /// The rotations whose successive sums complete the trace to vectors that repeat after `n` of
+    /// `slots` slots.
+    pub(super) fn trace(&self, slots: usize) -> Vec<i64> {
+        let doublings = iter::successors(Some(self.n * self.copies), |r| Some(2 * r));
+        doublings.take_while(|&r| r < slots as i64).collect()
+    }
+
+    /// The longest butterfly, or 1.
+    pub(super) fn longest(&self) -> usize {
+        self.lengths.iter().copied().max().unwrap_or(1)
+    }
+
     /// All rotations are multiples of it.
     fn stride(&self) -> i64 {
         self.lengths.iter().min().map_or(1, |&len| len as i64 / 2)
@@ -108,17 +148,9 @@ impl Shape {
         (f64::from(self.log_diagonals()) + self.lengths.len() as f64) / 2.0
     }
 
-    /// The baby step of a rotation. The number of baby steps is about the root of the number of
-    /// diagonals, rounded up. A raised ciphertext has twice as many, because its keys have a fifth
-    /// of the usual size, but at most a quarter of the diagonals.
+    /// The baby step of a rotation.
     fn baby(&self, rotation: i64) -> i64 {
-        let log_diagonals = self.log_diagonals();
-        let log_inner = match (self.raised, self.split) {
-            (true, _) => log_diagonals.saturating_sub(2).min(log_diagonals.div_ceil(2) + 1),
-            (false, BsgsSplit::FewKeys) => log_diagonals.div_ceil(2),
-            (false, BsgsSplit::FewOuter) => log_diagonals.div_ceil(2) + 1,
-        };
-        rotation.rem_euclid(self.stride() << log_inner)
+        rotation.rem_euclid(self.giant_step)
     }
 
     /// The baby and giant steps of the nonzero diagonals of the matrix, as rotations of `slots`
@@ -129,14 +161,21 @@ impl Shape {
             let half = len as i64 / 2;
             diagonals = diagonals.iter().flat_map(|r| [r - half, *r, r + half]).map(|r| self.signed(r)).collect();
         }
+        let diagonals: BTreeSet<i64> = diagonals.into_iter().flat_map(|r| self.copies_of(r)).collect();
         diagonals.iter().map(|&r| (self.baby(r), (r - self.baby(r)).rem_euclid(slots as i64))).unzip()
+    }
+
+    /// The rotations of a diagonal.
+    fn copies_of(&self, rotation: i64) -> impl Iterator<Item = i64> + use<> {
+        let n = self.n;
+        (0..self.copies).map(move |copy| rotation + copy * n)
     }
 
     /// The product itself: `rotation -> values`.
     fn diagonals(&self, encoder: &Encoder) -> BTreeMap<i64, Vec<Complex64>> {
         let n = self.n as usize;
         let identity = BTreeMap::from([(0, vec![Complex64::ONE; n])]);
-        self.lengths.iter().fold(identity, |product, &len| {
+        let product = self.lengths.iter().fold(identity, |product, &len| {
             let mut next: BTreeMap<i64, Vec<Complex64>> = BTreeMap::new();
             for (rotation, values) in encoder.butterfly(n, len, self.inverse) {
                 for (inner, inner_values) in &product {
@@ -148,7 +187,8 @@ impl Shape {
                 }
             }
             next
-        })
+        });
+        product.into_iter().flat_map(|(r, values)| self.copies_of(r).map(move |r| (r, values.clone()))).collect()
     }
 
     /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at the scale of the
@@ -220,6 +260,32 @@ mod tests {
         assert_eq!(counts(shapes_of_raised(slots, 1, few_keys)), [(true, 512, 64)]);
         assert_eq!(counts(shapes_of_raised(1 << 14, 3, few_keys))[0], (true, 16, 4));
         assert_eq!(counts(shapes_of_raised(1 << 10, 3, few_keys))[0], (true, 4, 4));
+    }
+
+    /// Rotations of the matrices for vectors that repeat are rotations of those for all slots.
+    #[test]
+    fn vectors_that_repeat_use_some_of_the_rotations() {
+        let slots = 1 << 15;
+        for split in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
+            let first = shapes_of_raised(slots, 3, split).swap_remove(0);
+            let last = shapes(slots, 3, false, split).swap_remove(2);
+            let (first_all, last_all) = (first.rotations(slots), last.rotations(slots));
+            for (log_period, inner, outer, trace) in [
+                (14, 32, 2, vec![1 << 14]),
+                (13, 32, 1, vec![1 << 13, 1 << 14]),
+                (12, 32, 1, vec![1 << 13, 1 << 14]),
+                (10, 32, 1, vec![1 << 13, 1 << 14]),
+            ] {
+                let periodic = first.periodic(1 << log_period);
+                let (babies, giants) = periodic.rotations(slots);
+                assert_eq!((babies.len(), giants.len()), (inner, outer), "{log_period}");
+                assert!(babies.is_subset(&first_all.0) && giants.is_subset(&first_all.1));
+                assert_eq!(periodic.trace(slots), trace);
+                assert!(trace.iter().all(|r| first_all.1.contains(r)));
+                let (babies, giants) = last.periodic(1 << log_period).rotations(slots);
+                assert!(babies.is_subset(&last_all.0) && giants.is_subset(&last_all.1), "{log_period}");
+            }
+        }
     }
 
     #[test]

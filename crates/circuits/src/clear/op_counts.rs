@@ -1,6 +1,7 @@
 //! Counts of the operations of a circuit by kind and level, and the keys it needs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::bootstrap::Bounds;
+use std::collections::BTreeMap;
 
 /// The kinds of operation that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,8 +63,8 @@ pub struct KeyRequirements {
     pub relinearisation: Option<usize>,
     /// The level of the conjugation key, if anything is conjugated.
     pub conjugation: Option<usize>,
-    /// Every `log_bound` something is bootstrapped with.
-    pub bounds: Vec<u32>,
+    /// What is bootstrapped.
+    pub bounds: Bounds,
 }
 
 impl KeyRequirements {
@@ -74,12 +75,11 @@ impl KeyRequirements {
             let highest = rotations.entry(rotation).or_insert(level);
             *highest = level.max(*highest);
         }
-        let bounds: BTreeSet<u32> = self.bounds.into_iter().chain(other.bounds).collect();
         Self {
             rotations: rotations.into_iter().collect(),
             relinearisation: self.relinearisation.max(other.relinearisation),
             conjugation: self.conjugation.max(other.conjugation),
-            bounds: bounds.into_iter().collect(),
+            bounds: self.bounds.union(other.bounds),
         }
     }
 }
@@ -89,7 +89,7 @@ impl KeyRequirements {
 pub struct OpCounts {
     counts: BTreeMap<(OpKind, usize), u64>,
     rotations: BTreeMap<i64, usize>,
-    bounds: BTreeSet<u32>,
+    bounds: Bounds,
 }
 
 impl OpCounts {
@@ -120,7 +120,7 @@ impl OpCounts {
             rotations: self.rotations.iter().map(|(&k, &level)| (k, level)).collect(),
             relinearisation: self.highest(OpKind::Relinearisation),
             conjugation: self.highest(OpKind::Conjugation),
-            bounds: self.bounds.iter().copied().collect(),
+            bounds: self.bounds.clone(),
         }
     }
 
@@ -136,7 +136,12 @@ impl OpCounts {
 
     pub(super) fn record_bootstrap(&mut self, level: usize, log_bound: u32) {
         self.record(OpKind::Bootstrap, level, 1);
-        self.bounds.insert(log_bound);
+        self.bounds.full.insert(log_bound);
+    }
+
+    pub(super) fn record_periodic_bootstrap(&mut self, level: usize, period: usize, log_bound: u32) {
+        self.record(OpKind::Bootstrap, level, 1);
+        self.bounds.periodic.insert((period, log_bound));
     }
 
     pub(super) fn record_rotation(&mut self, kind: OpKind, rotation: i64, level: usize) {

@@ -173,7 +173,8 @@ fn rotations_move_left_and_are_booked_with_their_keys() {
     assert_eq!((counts.count(OpKind::HoistedRotation), counts.count(OpKind::Conjugation)), (2, 1));
     assert_eq!(counts.key_switches(), 6);
     let rotations = vec![(1, 2), (3, 4), (7, 2)];
-    let keys = KeyRequirements { rotations, relinearisation: Some(2), conjugation: Some(2), bounds: Vec::new() };
+    let keys =
+        KeyRequirements { rotations, relinearisation: Some(2), conjugation: Some(2), bounds: Default::default() };
     assert_eq!(counts.keys(), keys);
     assert_eq!(e.take_op_counts(), counts);
     assert_eq!(e.op_counts(), OpCounts::default());
@@ -233,7 +234,28 @@ fn bootstrap_refuses_what_would_come_back_wrong() {
     let nan = e.fresh(&values, 0).unwrap();
     assert!(matches!(e.bootstrap(&nan, 2), Err(Error::OutOfRange { slot: 3, .. })));
     assert_eq!(e.op_counts().count_at(OpKind::Bootstrap, 0), 1);
-    assert_eq!(e.op_counts().keys().bounds, [3]);
+    assert_eq!(e.op_counts().keys().bounds, (&[3]).into());
+}
+
+/// A vector that repeats but for noise becomes the mean of its periods; others are refused.
+#[test]
+fn periodic_bootstraps_refuse_what_does_not_repeat() {
+    let e = engine();
+    let mut values: Vec<Complex64> = (0..SLOTS).map(|i| Complex64::new((i % 2) as f64, 0.0)).collect();
+    values[2].re += 4e-4;
+    let r = e.bootstrap_periodic(&e.fresh(&values, 0).unwrap(), 2, 0).unwrap();
+    let mean = 4e-4 * 2.0 / SLOTS as f64;
+    assert_eq!(e.level(&r), TOP);
+    assert!(r.values.iter().enumerate().all(|(i, v)| (v.re - if i % 2 == 0 { mean } else { 1.0 }).abs() < 1e-15));
+    assert_eq!(e.op_counts().count_at(OpKind::Bootstrap, 0), 1);
+    assert_eq!(e.op_counts().keys().bounds.periodic, [(2, 0)].into());
+    let ramp: Vec<Complex64> = (0..SLOTS).map(|i| c(i as f64, 0.0)).collect();
+    let ramp = e.fresh(&ramp, 0).unwrap();
+    assert!(matches!(e.bootstrap_periodic(&ramp, 2, 3), Err(Error::OutOfRange { .. })));
+    for period in [0, 3, 2 * SLOTS] {
+        assert!(matches!(e.bootstrap_periodic(&ramp, period, 3), Err(Error::NoSparseBootstrap { .. })));
+    }
+    assert_eq!(e.bootstrap_periodic(&ramp, SLOTS, 3).unwrap().values, ramp.values);
 }
 
 /// Encryptions, drops, and the drops inside sums and products have errors; what costs nothing has

@@ -46,18 +46,23 @@ impl<E: Engine> Sharpen<E> {
 
     /// The probabilities, from `t = logit / scale` at any level: `t` is bootstrapped first.
     pub fn evaluate(&self, engine: &E, t: &E::Ciphertext) -> Result<E::Ciphertext> {
-        let mut p = self.exponential.evaluate(engine, &engine.bootstrap_real(t, 0)?)?;
+        let mut p = self.exponential.evaluate(engine, &engine.bootstrap_periodic(t, self.period(), 0)?)?;
         // The sum of the classes, if the previous step provides it.
         let mut sum = None;
         for (j, step) in self.constants.steps.iter().enumerate() {
             if self.schedule.cuts().contains(&j) {
-                p = engine.bootstrap_real(&p, self.constants.log_bound(j))?;
+                p = engine.bootstrap_periodic(&p, self.period(), self.constants.log_bound(j))?;
                 sum = None;
             }
             let sum_wanted = self.wants_sum(j + 1);
             (p, sum) = self.step(engine, step, p, sum.take(), sum_wanted)?;
         }
         Ok(engine.drop_to(&p, self.end)?)
+    }
+
+    /// Logits and probabilities repeat after so many slots.
+    fn period(&self) -> usize {
+        self.rows * self.padded_classes
     }
 
     /// Whether step `j` uses a sum that the previous step can provide.

@@ -220,7 +220,7 @@ fn plan(
     let GpuMemory { free, total } = memory;
     let circuit = training.circuit(params)?;
     let required = cache.find(params, tenant, training, &circuit)?;
-    let (keys, bounds, steps) = (&required.keys[..], &required.bounds[..], BsgsSplit::FewKeys);
+    let (keys, bounds, steps) = (&required.keys[..], &required.bounds, BsgsSplit::FewKeys);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;

@@ -3,6 +3,7 @@
 use super::spec::TrainingSpec;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
+use hetal_circuits::bootstrap::Bounds;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::FormatError;
 use hetal_ckks::{KeyId, Params};
@@ -30,8 +31,8 @@ pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
 pub struct RequiredKeys {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
-    /// Bounds of the bootstrapped values, as powers of two.
-    pub bounds: Vec<u32>,
+    /// Bounds of the bootstrapped values.
+    pub bounds: Bounds,
 }
 
 /// Caches the key requirements of circuits, because computing them takes a while.

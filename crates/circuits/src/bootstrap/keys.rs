@@ -1,0 +1,45 @@
+//! The switching keys of a bootstrap.
+
+use super::BsgsSplit;
+use super::layout::Layout;
+use crate::Result;
+use crate::key_list::KeyList;
+use hetal_ckks::{KeyId, Params};
+
+/// The keys that bootstrapping needs: purpose and limbs.
+pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
+    keys_with_split(params, BsgsSplit::default())
+}
+
+/// The keys of [`super::Bootstrapper::with_split`].
+pub fn keys_with_split(params: &Params, split: BsgsSplit) -> Vec<(KeyId, usize)> {
+    keys_of(params, &Layout::full(params, split))
+}
+
+/// The keys of [`super::Bootstrapper::sparse`].
+pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>> {
+    Ok(keys_of(params, &Layout::sparse(params, slots)?))
+}
+
+fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
+    let mut list = KeyList::new(params);
+    for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
+        let (inner, outer) = shape.rotations(params.slots());
+        if shape.raised {
+            inner.into_iter().for_each(|rotation| list.want_rotation_from_sparse(rotation, *limbs));
+        } else {
+            inner.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
+        }
+        outer.into_iter().for_each(|rotation| list.want_rotation(rotation, *limbs));
+    }
+    layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised_limbs));
+    if layout.is_sparse() {
+        list.want_rotation(layout.slots as i64, layout.after_exponential(params) - 1);
+    }
+    let after_to_slots = layout.raised_limbs - layout.to_slots.len();
+    list.want_conjugation(after_to_slots);
+    list.want(KeyId::Relinearisation, after_to_slots);
+    list.want(KeyId::ToSparse, 1);
+    list.want(KeyId::FromSparse(1), params.chain().len());
+    list.into_vec()
+}
