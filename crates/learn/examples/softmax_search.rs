@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut all = vec![two_classes(RANGES[0])?];
     for range in &RANGES[1..] {
         for classes in CLASSES {
-            all.extend(best(classes, *range)?);
+            all.push(best(classes, *range)?);
         }
     }
     all.iter().try_for_each(describe)?;
@@ -22,21 +22,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn describe(constants: &Constants) -> Result<(), Box<dyn std::error::Error>> {
-    let bootstraps = |plan: LevelPlan| {
-        let schedule = Schedule::new(constants, TOP_LEVEL, plan.probabilities());
-        schedule.map_or_else(|e| e.to_string(), |schedule| (schedule.cuts().len() + 1).to_string())
-    };
     let schedule = Schedule::new(constants, TOP_LEVEL, LevelPlan::lowest().probabilities())?;
     let mut sampler = Sampler::new(constants.classes, constants.range, 2);
     let noisy = sampler.max_error_with_noise(20_000, constants, &schedule, libm::ldexp(1.0, -22));
     let names: Vec<_> = constants.steps.iter().map(|s| format!("{s:?}").chars().take(4).collect::<String>()).collect();
     eprintln!(
-        "{} classes, range {}: {} levels, {} bootstraps ({} weighted), error {:.1e}, with noise {noisy:.1e}, cuts {:?}, degree {} {}",
+        "{} classes, range {}: {} levels, {} bootstraps, error {:.1e}, with noise {noisy:.1e}, cuts {:?}, degree {} {}",
         constants.classes,
         constants.range,
         constants.depth(),
-        bootstraps(LevelPlan::lowest()),
-        bootstraps(LevelPlan::weighted()),
+        schedule.cuts().len() + 1,
         constants.error,
         schedule.cuts(),
         constants.exponential.len() - 1,

@@ -1,10 +1,12 @@
 //! The level at which each part of an iteration happens.
 
+use crate::softmax::DIVISION_DEPTH;
+
 /// The levels of one iteration, from the probabilities down to the next logits. The logits end at
 /// level 0, ready to bootstrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LevelPlan {
-    /// Whether rows have weights, which takes one product more.
+    /// Whether rows have weights, which multiply the probabilities within the softmax.
     weighted: bool,
 }
 
@@ -29,9 +31,14 @@ impl LevelPlan {
         self.weighted
     }
 
-    /// Level of the probabilities, and of the weights of rows.
+    /// Level of the probabilities, times the weights of their rows if these have some.
     pub fn probabilities(self) -> usize {
-        Self::DEPTH + usize::from(self.weighted)
+        Self::DEPTH
+    }
+
+    /// Level of the weights of rows: that of the softmax before its last step.
+    pub fn row_weights(self) -> usize {
+        Self::DEPTH + DIVISION_DEPTH
     }
 
     /// Level of the labels, and of their differences to the probabilities.

@@ -3,6 +3,7 @@
 
 pub mod baselines;
 pub mod constants;
+mod division;
 pub mod measure;
 pub mod number;
 mod remez;
@@ -12,6 +13,7 @@ pub mod sharpen;
 
 pub use baselines::Method;
 pub use constants::{Constants, SoftmaxStep};
+pub use division::DIVISION_DEPTH;
 pub use schedule::Schedule;
 pub use sharpen::Sharpen;
 

@@ -161,13 +161,12 @@ impl<E: Engine> Trainer<E> {
         factors: WeightsAndBias,
         ended: &mut dyn FnMut(Stage),
     ) -> Result<Vec<E::Ciphertext>> {
-        let probabilities = self.softmax.evaluate(engine, logits)?;
-        ended(Stage::Softmax);
-        let weighted = match &piece.row_weights {
-            Some(weights) => engine.mul(&probabilities, weights)?,
-            None => probabilities,
+        let probabilities = match &piece.row_weights {
+            Some(weights) => self.softmax.evaluate_weighted(engine, logits, weights)?,
+            None => self.softmax.evaluate(engine, logits)?,
         };
-        let differences = engine.sub(&weighted, &piece.labels)?;
+        ended(Stage::Softmax);
+        let differences = engine.sub(&probabilities, &piece.labels)?;
         let gradient = self.products.gradient(engine, &piece.versions, &differences, piece.rows, factors)?;
         ended(Stage::Gradient);
         Ok(gradient)
@@ -318,7 +317,7 @@ fn dry_run(geometry: Geometry, level_plan: LevelPlan, constants: Constants, top_
     let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
     let mut batch = trainer.batch(&engine, &features, fresh(level_plan.labels())?, geometry.rows())?;
     if level_plan.is_weighted() {
-        batch.row_weights = Some(fresh(level_plan.probabilities())?);
+        batch.row_weights = Some(fresh(level_plan.row_weights())?);
     }
     let mut model = ModelState::new(vec![fresh(level_plan.weights())?; geometry.parts()], Momentum::Nesterov);
     for _ in 0..DRY_RUN_STEPS {

@@ -116,7 +116,7 @@ fn weighted_rows_and_l2_follow_exact_training() {
     let sealed_labels = packing::weighted_labels(&g, &labels, Some(&row_weights)).unwrap();
     let mut batch = trainer.batch(engine, &blocks, seal(sealed_labels, level_plan.labels()), rows).unwrap();
     let sealed_weights = packing::row_weights(&g, &row_weights).unwrap();
-    batch.row_weights = Some(seal(sealed_weights, level_plan.probabilities()));
+    batch.row_weights = Some(seal(sealed_weights, level_plan.row_weights()));
     let initial = initial_weights(classes, features, 1);
     let mut model = ModelState::new(parties.encrypt_weights(&g, level_plan, &initial), Momentum::Nesterov);
     let mut exact = ReferenceModel::new(initial, Momentum::Nesterov);

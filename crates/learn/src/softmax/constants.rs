@@ -23,6 +23,9 @@ pub enum SoftmaxStep {
     /// `p <- p^2 (s^2 + b s + g) ...`, near `(p / s)^2`: one quadratic takes two levels, three take
     /// three.
     Sharpen(Vec<[f64; 2]>),
+    /// `p <- w p (s^2 + b s + g) ...`, near `w p / s`, with three quadratics in three levels. `w`
+    /// is the weight of the row, or 1 where rows have none. Only the last step divides.
+    Divide(Vec<[f64; 2]>),
 }
 
 impl SoftmaxStep {
@@ -30,7 +33,31 @@ impl SoftmaxStep {
     pub fn depth(&self) -> usize {
         match self {
             SoftmaxStep::Normalise(_) | SoftmaxStep::Square => 1,
-            SoftmaxStep::Sharpen(quadratics) => (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1,
+            SoftmaxStep::Sharpen(quadratics) | SoftmaxStep::Divide(quadratics) => {
+                (quadratics.len() + 1).next_power_of_two().ilog2() as usize + 1
+            }
+        }
+    }
+
+    /// The degree in `p`.
+    pub(super) fn degree(&self) -> f64 {
+        match self {
+            SoftmaxStep::Normalise(_) | SoftmaxStep::Square => 2.0,
+            SoftmaxStep::Sharpen(quadratics) => 2.0 + 2.0 * quadratics.len() as f64,
+            SoftmaxStep::Divide(quadratics) => 1.0 + 2.0 * quadratics.len() as f64,
+        }
+    }
+
+    /// The step for sums that are larger by a factor.
+    pub(super) fn scaled(self, factor: f64) -> Self {
+        let all = |quadratics: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
+            quadratics.into_iter().map(|[b, g]| [b * factor, g * factor * factor]).collect()
+        };
+        match self {
+            SoftmaxStep::Normalise(a) => SoftmaxStep::Normalise(a * factor),
+            SoftmaxStep::Square => SoftmaxStep::Square,
+            SoftmaxStep::Sharpen(quadratics) => SoftmaxStep::Sharpen(all(quadratics)),
+            SoftmaxStep::Divide(quadratics) => SoftmaxStep::Divide(all(quadratics)),
         }
     }
 
@@ -65,19 +92,18 @@ impl Constants {
         Self::for_plan(classes, range, LevelPlan::lowest())
     }
 
-    /// [`Constants::built_in`] for a training whose rows may have weights. Where the ordinary
-    /// constants leave no level for them, there are others.
+    /// [`Constants::built_in`] for a training whose rows may have weights. Weights take the place
+    /// of one factor of the last normalisations, and no level.
     pub fn for_plan(classes: usize, range: f64, level_plan: LevelPlan) -> Result<Self> {
         let missing = || Error::NoConstants { classes, range };
         let tables: Vec<Constants> =
             serde_json::from_str(include_str!("constants.json")).map_err(|e| Error::Constants(e.to_string()))?;
-        let covering = tables.into_iter().filter(|t| t.classes >= classes && t.range >= range);
-        // Of equal ones, those for weighted rows come last.
-        let last_first = |a: &Self, b: &Self| {
-            let order = a.range.total_cmp(&b.range).then(a.classes.cmp(&b.classes));
-            if level_plan.is_weighted() && order.is_eq() { std::cmp::Ordering::Greater } else { order }
-        };
-        covering.min_by(last_first).ok_or_else(missing)?.for_fewer(classes)?.checked()
+        let weighted = level_plan.is_weighted();
+        // A softmax of one polynomial has no place for weights.
+        let fits = |t: &Self| t.classes >= classes && t.range >= range && !(weighted && t.is_tanh());
+        let nearest = |a: &Self, b: &Self| a.range.total_cmp(&b.range).then(a.classes.cmp(&b.classes));
+        let found = tables.into_iter().filter(fits).min_by(nearest).ok_or_else(missing)?.for_fewer(classes)?;
+        if weighted { found.with_division()?.checked() } else { found.checked() }
     }
 
     /// The same steps for fewer classes. Fewer classes only narrow the ranges of the steps, once
@@ -107,8 +133,13 @@ impl Constants {
         let sound = |step: &SoftmaxStep| match step {
             SoftmaxStep::Normalise(a) => a.is_finite(),
             SoftmaxStep::Square => true,
-            SoftmaxStep::Sharpen(q) => matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite),
+            SoftmaxStep::Sharpen(q) | SoftmaxStep::Divide(q) => {
+                matches!(q.len(), 1 | 3) && q.iter().flatten().all(finite)
+            }
         };
+        if self.steps.iter().rev().skip(1).any(|step| matches!(step, SoftmaxStep::Divide(_))) {
+            return fail("only the last step divides");
+        }
         if !(self.scale > 0.0 && self.exponential.iter().all(finite) && self.steps.iter().all(sound)) {
             return fail("a number is not finite or a step has neither one nor three quadratics");
         }
@@ -118,6 +149,11 @@ impl Constants {
     /// Whether the polynomial is the softmax of two classes, without steps.
     pub fn is_tanh(&self) -> bool {
         self.classes == 2 && self.steps.is_empty()
+    }
+
+    /// Whether it can be multiplied by the weights of rows.
+    pub fn takes_row_weights(&self) -> bool {
+        matches!(self.steps.last(), Some(SoftmaxStep::Divide(_)))
     }
 
     /// Levels of the first polynomial.
@@ -176,10 +212,18 @@ pub(crate) fn apply<T: Number>(step: &SoftmaxStep, p: &mut [T]) {
         SoftmaxStep::Normalise(a) => p.iter_mut().for_each(|p| *p = *p * (T::from(*a) - s)),
         SoftmaxStep::Square => p.iter_mut().for_each(|p| *p = *p * *p),
         SoftmaxStep::Sharpen(quadratics) => {
-            let factor = quadratics.iter().fold(T::from(1.0), |f, &[b, g]| f * (s * s + s * b + g));
+            let factor = product(quadratics, s);
             p.iter_mut().for_each(|p| *p = *p * *p * factor);
         }
+        SoftmaxStep::Divide(quadratics) => {
+            let factor = product(quadratics, s);
+            p.iter_mut().for_each(|p| *p = *p * factor);
+        }
     }
+}
+
+fn product<T: Number>(quadratics: &[[f64; 2]], s: T) -> T {
+    quadratics.iter().fold(T::from(1.0), |f, &[b, g]| f * (s * s + s * b + g))
 }
 
 /// `sum_k c_k T_k(t)` (Clenshaw).

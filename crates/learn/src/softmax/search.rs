@@ -61,7 +61,7 @@ const MAX_DEGREE: usize = 31;
 /// Largest errors of the final sum where they cost no bootstrap. A sum that is not 1 moves the mean
 /// of the classes, and nothing moves it back.
 const TIGHT_TOLERANCES: [f64; 2] = [1e-9, 1e-6];
-/// Largest error of the final sum where a smaller one would cost row weights a bootstrap. The last
+/// Largest error of the final sum where a smaller one would cost a bootstrap. The last
 /// normalisations converge quadratically, so the typical error is far below.
 const LOOSE_TOLERANCE: f64 = 5e-5;
 /// One bootstrap more is better than disturbances beyond this many times its error.
@@ -70,11 +70,10 @@ const LARGEST_GAIN: f64 = 1000.0;
 const KEPT: usize = 24;
 
 /// The constants for a number of classes and a range, as accurate as the fewest bootstraps allow.
-/// If those leave no level for row weights, a second, less accurate entry does, unless it takes as
-/// many bootstraps.
-pub fn best(classes: usize, range: f64) -> Result<Vec<Constants>> {
+/// If a level less gives about the same accuracy, it is saved.
+pub fn best(classes: usize, range: f64) -> Result<Constants> {
     let plain = Target::new(classes, range);
-    let weighted = Target { end_level: LevelPlan::weighted().probabilities(), ..plain };
+    let shorter = Target { end_level: plain.end_level + 1, ..plain };
     let bootstraps = |constants: &Constants, target: &Target| {
         Schedule::new(constants, target.top_level, target.end_level).map(|schedule| schedule.cuts().len())
     };
@@ -88,13 +87,13 @@ pub fn best(classes: usize, range: f64) -> Result<Vec<Constants>> {
         }
         Ok(None)
     };
-    let (plain, weighted) = (tightest(&plain)?, tightest(&weighted)?);
-    Ok(match (plain, weighted) {
-        (Some(plain), Some(weighted)) if plain.error < 0.5 * weighted.error && weighted.error > TIGHT_TOLERANCES[1] => {
-            vec![plain, weighted]
+    let found = match (tightest(&plain)?, tightest(&shorter)?) {
+        (Some(plain), Some(shorter)) if plain.error < 0.5 * shorter.error && shorter.error > TIGHT_TOLERANCES[1] => {
+            Some(plain)
         }
-        (plain, weighted) => weighted.or(plain).into_iter().collect(),
-    })
+        (plain, shorter) => shorter.or(plain),
+    };
+    found.ok_or(Error::NoConstants { classes, range })
 }
 
 /// Finds constants and states the error measured on uniform and near-tie rows.
@@ -426,7 +425,7 @@ fn build(target: &Target, start: &Exponential, moves: &[Move]) -> Constants {
         bounds.push(libm::pow(after / piece.largest, 1.0 / f64::from(piece.degree)));
     }
     bounds.reverse();
-    let steps = pieces.into_iter().zip(&bounds).map(|(piece, &bound)| scaled(piece.step, bound)).collect();
+    let steps = pieces.into_iter().zip(&bounds).map(|(piece, &bound)| piece.step.scaled(bound)).collect();
     // The margins are shared out between both ends.
     let largest = classes * first_ratio / libm::sqrt(MARGIN * MEAN_MARGIN);
     let exponential = start.fit.coefficients.iter().map(|c| c * bounds[0] / largest).collect();
@@ -441,17 +440,6 @@ fn sharpener(quadratics: usize, ratio: f64, classes: f64) -> (NormalisedStep, f6
     let (factors, leading) = monic_quadratics(&fit.coefficients, ratio);
     let largest = (1.0 + fit.error) / leading * STEP_MARGIN;
     (NormalisedStep { step: SoftmaxStep::Sharpen(factors), largest, degree: 2 + 2 * quadratics as i32 }, next)
-}
-
-/// A step for sums up to `bound` instead of 1.
-fn scaled(step: SoftmaxStep, bound: f64) -> SoftmaxStep {
-    match step {
-        SoftmaxStep::Normalise(a) => SoftmaxStep::Normalise(a * bound),
-        SoftmaxStep::Square => SoftmaxStep::Square,
-        SoftmaxStep::Sharpen(quadratics) => {
-            SoftmaxStep::Sharpen(quadratics.into_iter().map(|[b, g]| [b * bound, g * bound * bound]).collect())
-        }
-    }
 }
 
 /// `q = leading * prod (s^2 + b s + g)` for a polynomial of even degree given on `[1/ratio, 1]`,
@@ -508,25 +496,22 @@ fn clenshaw(coefficients: &[f64], t: Complex64) -> Complex64 {
 mod tests {
     use super::*;
 
-    /// 1e-4 without noise and 3e-4 with bootstraps good to 2^-22, with margin, for every range; two
-    /// bootstraps at the smallest range, also with row weights for up to 10 classes.
+    /// 1e-4 without noise and 3e-4 with bootstraps good to 2^-22, with margin, for every range,
+    /// with row weights or without; two bootstraps at the smallest range.
     #[test]
     fn constants_meet_their_targets() {
-        let weighted = LevelPlan::weighted().probabilities();
         for range in [32.0, 128.0, 512.0] {
             for classes in [2, 3, 5, 7, 8, 10, 12, 16] {
-                let constants = Constants::built_in(classes, range).unwrap();
-                assert!(constants.error < 5e-5, "{classes}: {:e}", constants.error);
-                let schedule = Schedule::new(&constants, 13, LevelPlan::DEPTH).unwrap();
-                // The measured deviation is 2^-25.4; logits of the widest range lose most.
-                let sigma = libm::ldexp(1.0, if range > 128.0 { -24 } else { -22 });
-                let noisy = Sampler::new(classes, range, 3).max_error_with_noise(2000, &constants, &schedule, sigma);
-                assert!(noisy < 1.5e-4, "{classes} on {range}: {noisy:e}");
-                if range == 32.0 {
-                    assert_eq!(schedule.cuts().len(), 1, "{classes}");
-                    let constants = Constants::for_plan(classes, range, LevelPlan::weighted()).unwrap();
-                    let cuts = Schedule::new(&constants, 13, weighted).unwrap().cuts().len();
-                    assert!(cuts == 1 || classes > 10 && cuts == 2, "{classes}: {cuts}");
+                for level_plan in [LevelPlan::lowest(), LevelPlan::weighted()] {
+                    let constants = Constants::for_plan(classes, range, level_plan).unwrap();
+                    assert!(constants.error < 5e-5, "{classes}: {:e}", constants.error);
+                    let schedule = Schedule::new(&constants, 13, level_plan.probabilities()).unwrap();
+                    // The measured deviation is 2^-25.4; logits of the widest range lose most.
+                    let sigma = libm::ldexp(1.0, if range > 128.0 { -24 } else { -22 });
+                    let mut sampler = Sampler::new(classes, range, 3);
+                    let noisy = sampler.max_error_with_noise(2000, &constants, &schedule, sigma);
+                    assert!(noisy < 1.5e-4, "{classes} on {range}: {noisy:e}");
+                    assert!(range > 32.0 || schedule.cuts().len() == 1, "{classes}");
                 }
             }
         }
@@ -540,7 +525,6 @@ mod tests {
         assert!(constants.error < 5e-5, "{:e}", constants.error);
         let schedule = Schedule::new(&constants, 13, LevelPlan::DEPTH).unwrap();
         assert!(schedule.cuts().is_empty() && schedule.levels_left() == LevelPlan::DEPTH);
-        assert!(Schedule::new(&constants, 13, LevelPlan::weighted().probabilities()).is_err());
         // Beyond the range, within the scale, it is still a softmax.
         let worst = Sampler::new(2, constants.scale, 2).max_error(2000, |row| constants.evaluate(row));
         assert!(worst < 5e-5, "{worst:e}");
@@ -550,7 +534,7 @@ mod tests {
     #[test]
     fn built_in_constants_can_be_found_again() {
         for (classes, range) in [(3, 32.0), (10, 128.0)] {
-            assert_eq!(best(classes, range).unwrap()[0], Constants::built_in(classes, range).unwrap());
+            assert_eq!(best(classes, range).unwrap(), Constants::built_in(classes, range).unwrap());
         }
     }
 

@@ -46,6 +46,29 @@ impl<E: Engine> Sharpen<E> {
 
     /// The probabilities, from `t = logit / scale` at any level: `t` is bootstrapped first.
     pub fn evaluate(&self, engine: &E, t: &E::Ciphertext) -> Result<E::Ciphertext> {
+        self.evaluate_steps(engine, t, None)
+    }
+
+    /// The probabilities times the weights of their rows, whose level is
+    /// [`crate::LevelPlan::row_weights`].
+    pub fn evaluate_weighted(
+        &self,
+        engine: &E,
+        t: &E::Ciphertext,
+        row_weights: &E::Ciphertext,
+    ) -> Result<E::Ciphertext> {
+        if !self.constants.takes_row_weights() {
+            return Err(crate::Error::Constants("this softmax has no place for the weights of rows".into()));
+        }
+        self.evaluate_steps(engine, t, Some(row_weights))
+    }
+
+    fn evaluate_steps(
+        &self,
+        engine: &E,
+        t: &E::Ciphertext,
+        row_weights: Option<&E::Ciphertext>,
+    ) -> Result<E::Ciphertext> {
         let mut p = self.exponential.evaluate(engine, &engine.bootstrap_periodic(t, self.period(), 0)?)?;
         // The sum of the classes, if the previous step provides it.
         let mut sum = None;
@@ -55,7 +78,7 @@ impl<E: Engine> Sharpen<E> {
                 sum = None;
             }
             let sum_wanted = self.wants_sum(j + 1);
-            (p, sum) = self.step(engine, step, p, sum.take(), sum_wanted)?;
+            (p, sum) = self.step(engine, step, p, sum.take(), sum_wanted, row_weights)?;
         }
         Ok(engine.drop_to(&p, self.end)?)
     }
@@ -77,6 +100,7 @@ impl<E: Engine> Sharpen<E> {
         p: E::Ciphertext,
         sum: Option<E::Ciphertext>,
         sum_wanted: bool,
+        row_weights: Option<&E::Ciphertext>,
     ) -> Result<(E::Ciphertext, Option<E::Ciphertext>)> {
         if *step == SoftmaxStep::Square {
             return Ok((engine.square(&p)?, None));
@@ -89,21 +113,27 @@ impl<E: Engine> Sharpen<E> {
                 let next = if sum_wanted { Some(engine.mul(&sum, &factor)?) } else { None };
                 Ok((engine.mul(&p, &factor)?, next))
             }
-            SoftmaxStep::Sharpen(quadratics) => Ok((self.sharpen(engine, &p, &sum, quadratics)?, None)),
+            SoftmaxStep::Sharpen(quadratics) => {
+                Ok((self.times_quadratics(engine, engine.square(&p)?, &sum, quadratics)?, None))
+            }
+            SoftmaxStep::Divide(quadratics) => {
+                let weighted = row_weights.map_or_else(|| Ok(p.clone()), |weights| engine.mul(&p, weights))?;
+                Ok((self.times_quadratics(engine, weighted, &sum, quadratics)?, None))
+            }
             SoftmaxStep::Square => Ok((engine.square(&p)?, None)),
         }
     }
 
-    /// `p^2` times the product of the quadratics `s^2 + b s + g`, as a tree.
-    fn sharpen(
+    /// A factor times the product of the quadratics `s^2 + b s + g`, as a tree.
+    fn times_quadratics(
         &self,
         engine: &E,
-        p: &E::Ciphertext,
+        factor: E::Ciphertext,
         sum: &E::Ciphertext,
         quadratics: &[[f64; 2]],
     ) -> Result<E::Ciphertext> {
         let square = engine.square(sum)?;
-        let mut factors = vec![engine.square(p)?];
+        let mut factors = vec![factor];
         for [b, g] in quadratics {
             let linear = engine.linear_combination(&[(sum, real(*b))], real(*g))?;
             factors.push(engine.add(&square, &linear)?);

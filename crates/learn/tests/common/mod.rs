@@ -60,7 +60,7 @@ pub fn encrypt_weighted(
     let labels = packing::weighted_labels(g, labels, row_weights).unwrap();
     let labels = engine.fresh(&labels, level_plan.labels()).unwrap();
     let row_weights = row_weights
-        .map(|weights| engine.fresh(&packing::row_weights(g, weights).unwrap(), level_plan.probabilities()).unwrap());
+        .map(|weights| engine.fresh(&packing::row_weights(g, weights).unwrap(), level_plan.row_weights()).unwrap());
     Batch { row_weights, ..trainer.batch(engine, &features, labels, x.rows()).unwrap() }
 }
 
