@@ -33,7 +33,7 @@ pub use dft::BsgsSplit;
 use dft::Shape;
 use eval_mod::Exponential;
 use hetal_ckks::{
-    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, LinearTransform, Params, ParamsLiteral, Plaintext,
+    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LinearTransform, Params, ParamsLiteral, Plaintext,
 };
 pub use keys::{keys, keys_with_split, sparse_keys};
 use layout::Layout;

@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes per coefficient that a training needs besides keys and prepared batches: bootstrapping
-/// matrices, plaintexts of the circuit and temporary values. These are 5.5 GiB at the degree of
-/// `full`.
-const BESIDE_KEYS: u64 = 88 << 10;
+/// matrices, plaintexts of the circuit and temporary values. These are 5.75 GiB at the degree
+/// of `full`.
+const BESIDE_KEYS: u64 = 92 << 10;
 
 /// The inputs of a layout. Project folders store it as an array of four numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

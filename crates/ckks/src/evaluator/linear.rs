@@ -27,8 +27,8 @@ pub struct LinearTransform<P> {
 /// The part of a matrix under one giant step.
 pub struct GiantStep<P> {
     rotation: i64,
-    /// One weight per baby step.
-    weights: Vec<Option<P>>,
+    /// One weight per baby step. Equal ones are one.
+    weights: Vec<Option<Arc<P>>>,
 }
 
 impl<P> LinearTransform<P> {
@@ -50,13 +50,13 @@ impl<P> LinearTransform<P> {
 
     /// The weights of every outer rotation.
     fn rows(&self) -> Vec<Vec<Option<&P>>> {
-        self.giants.iter().map(|g| g.weights.iter().map(Option::as_ref).collect()).collect()
+        self.giants.iter().map(|g| g.weights.iter().map(Option::as_deref).collect()).collect()
     }
 
-    /// Limbs of all encoded diagonals.
+    /// Limbs of all encoded diagonals. Equal ones count once.
     pub fn encoded_limbs(&self) -> usize {
-        let diagonals: usize = self.giants.iter().map(|g| g.weights.iter().flatten().count()).sum();
-        diagonals * self.basis.limbs()
+        let diagonals: BTreeSet<_> = self.giants.iter().flat_map(|g| &g.weights).flatten().map(Arc::as_ptr).collect();
+        diagonals.len() * self.basis.limbs()
     }
 }
 
@@ -74,17 +74,25 @@ impl<B: Backend> Evaluator<B> {
         let slots = self.params().slots() as i64;
         let babies: BTreeSet<i64> = diagonals.keys().map(|&r| split(r)).collect();
         let babies: Vec<i64> = babies.into_iter().collect();
-        let mut giants: BTreeMap<i64, Vec<Option<B::Packed>>> = BTreeMap::new();
+        let mut giants: BTreeMap<i64, Vec<Option<Arc<B::Packed>>>> = BTreeMap::new();
+        let mut encoded: Vec<(i64, &Vec<Complex64>, Arc<B::Packed>)> = Vec::new();
         for (&rotation, values) in diagonals {
             let baby = split(rotation);
             let giant = (rotation - baby).rem_euclid(slots);
+            let weights = giants.entry(giant).or_insert_with(|| babies.iter().map(|_| None).collect());
+            let place = babies.partition_point(|&b| b < baby);
+            // Different diagonals differ early, so the comparison is short.
+            if let Some((_, _, equal)) = encoded.iter().find(|(g, v, _)| *g == giant && *v == values) {
+                weights[place] = Some(Arc::clone(equal));
+                continue;
+            }
             // The giant step rotates the weighted sum, so the weights are rotated back by it.
             let mut rotated = values.clone();
             let n = rotated.len() as i64;
             rotated.rotate_right(giant.rem_euclid(n) as usize);
-            let weights = giants.entry(giant).or_insert_with(|| babies.iter().map(|_| None).collect());
-            let place = babies.partition_point(|&b| b < baby);
-            weights[place] = Some(self.backend().pack(self.encode(&rotated, scale, basis)?.poly));
+            let packed = Arc::new(self.backend().pack(self.encode(&rotated, scale, basis)?.poly));
+            weights[place] = Some(Arc::clone(&packed));
+            encoded.push((giant, values, packed));
         }
         let giants = giants.into_iter().map(|(rotation, weights)| GiantStep { rotation, weights }).collect();
         Ok(LinearTransform { babies, giants, basis, scale })
@@ -275,7 +283,7 @@ impl<B: Backend> Evaluator<B> {
             .iter()
             .map(|m| {
                 let place = |b: &i64| m.babies.iter().position(|x| x == b);
-                babies.iter().map(|b| place(b).and_then(|k| m.giants[0].weights[k].as_ref())).collect()
+                babies.iter().map(|b| place(b).and_then(|k| m.giants[0].weights[k].as_deref())).collect()
             })
             .collect();
         let sums = self.row_sums(a, &babies, first.basis, &rows, keys)?;
