@@ -1,7 +1,5 @@
 //! Errors of the program: what happened, to which input, and what to do next.
 
-use hetal_extract_api::BUILD_COMMAND;
-use hetal_extract_api::protocol::PROGRAM;
 use hetal_extract_api::sanitize_terminal;
 use std::path::PathBuf;
 
@@ -85,34 +83,9 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
-    /// The program `hetal-extract` is missing.
-    #[error(
-        "{PROGRAM} reads pictures, sentences and data sets, and was not found {looked}: build it with \
-         `{BUILD_COMMAND}`, or set HETAL_EXTRACT to its path"
-    )]
-    NoExtractor {
-        /// The places where it was looked for.
-        looked: String,
-    },
-    /// The program is not `hetal-extract`, or has another version.
-    #[error("{} {reason} (`{BUILD_COMMAND}` builds hetal-extract)", .path.display())]
-    OtherExtractor {
-        /// The program.
-        path: PathBuf,
-        /// The difference.
-        reason: String,
-    },
-    /// `hetal-extract` cannot be run.
-    #[error("{}: {}", .path.display(), sanitize_terminal(.reason))]
-    Extractor {
-        /// The program.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
-    /// Features cannot be computed. The message may contain file names from anyone.
-    #[error("{}", sanitize_terminal(.0))]
-    Extraction(String),
+    /// `hetal-extract` failed.
+    #[error(transparent)]
+    Extractor(#[from] hetal_extract_api::extractor::Error),
     /// A manifest cannot be used.
     #[error("{}", sanitize_terminal(&.0.to_string()))]
     Manifest(#[from] hetal_extract_api::manifest::Error),

@@ -63,8 +63,8 @@ fn an_extractor_of_another_version_is_refused() {
     let folder = TempDir::new();
     let program = folder.path().join("other");
     for (line, expected) in [
-        ("hetal-extract 0.0.1 (protocol 1)", "update hetal-extract"),
-        ("hetal-extract 99.0.0 (protocol 1)", "update hetal "),
+        ("hetal-extract 0.0.1 (protocol 2)", "update hetal-extract"),
+        ("hetal-extract 99.0.0 (protocol 2)", "update hetal "),
         ("something else", "is no hetal-extract"),
     ] {
         script(&program, &format!("echo '{line}'; echo ran > {}/ran", folder.path().display()));

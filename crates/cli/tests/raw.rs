@@ -29,6 +29,25 @@ fn write_sentences(folder: &Path) -> PathBuf {
     path
 }
 
+/// A process without the key reads Parquet and Arrow for `plan`, as for `train` and `predict`.
+#[test]
+fn parquet_and_arrow_are_read_like_other_tables() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../features/tests/golden/tables");
+    for file in ["polars.parquet", "pandas.feather"] {
+        let file = golden.join(file);
+        let plan = ["plan", "--json", "--set", SET, "--features", text(&file), "--label-column", "kind"];
+        let report = json(&[&plan[..], &["--drop", "born,name"]].concat());
+        assert_eq!(report["data"]["names"], serde_json::json!(["width", "count", "small", "size", "flag"]));
+        assert_eq!(report["data"]["classes"][1], serde_json::json!({ "class": "dög", "rows": 6 }));
+        let said = error(&plan);
+        assert!(said.contains("column name is text (\"row 0\" in row 1): leave out text with --drop name"), "{said}");
+    }
+    let labels = golden.join("duckdb.parquet#kind");
+    let features = golden.join("zstd.arrow");
+    let plan = ["plan", "--json", "--set", SET, "--features", text(&features), "--labels", text(&labels)];
+    assert_eq!(json(&[&plan[..], &["--columns", "width,size"]].concat())["data"]["classes"][0]["class"], "cat");
+}
+
 fn prediction(report: &Value) -> (&str, f64) {
     let first = &report["predictions"][0];
     (first["class"].as_str().unwrap(), first["probability"].as_f64().unwrap())

@@ -105,7 +105,7 @@ pub enum FormatArgument {
     Auto,
     /// A folder for each class.
     Folders,
-    /// CSV, TSV, JSON lines or Parquet.
+    /// CSV, TSV, JSON lines, Parquet or Arrow.
     Table,
     /// MNIST's idx files.
     Mnist,

@@ -2,13 +2,16 @@
 
 pub mod arguments;
 pub mod catalogue;
+pub mod extractor;
 mod input;
 pub mod manifest;
+mod private_folder;
 pub mod protocol;
 mod sanitize;
 
 pub use input::{open_regular, read_at_most, read_line, read_regular};
 pub use manifest::{Manifest, ManifestOf};
+pub use private_folder::PrivateFolder;
 pub use sanitize::{escape_json, sanitize_lines, sanitize_terminal, shorten};
 
 /// The version of both programs.

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 /// earlier is not misunderstood.
 macro_rules! protocol {
     () => {
-        1
+        2
     };
 }
 
@@ -69,6 +69,8 @@ pub enum Request {
     Encode(Box<Encode>),
     /// An extraction, as the command line of `hetal-extract` would ask for it.
     Extract(Extract),
+    /// The columns of a Parquet or Arrow file.
+    ReadTable(ReadTable),
 }
 
 /// Features of a few pictures or texts. Paths are operating system strings: names of files need not
@@ -98,6 +100,28 @@ pub struct Extract {
     pub arguments: Vec<OsString>,
     /// The most samples of each part: training, validation, test.
     pub at_most: Option<[usize; 3]>,
+}
+
+/// The columns of a Parquet or Arrow file, for `hetal_tables::column_file`. Columns are named, or
+/// numbered from 1.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReadTable {
+    /// The file.
+    pub path: OsString,
+    /// The features; all columns if there are none.
+    pub columns: Vec<String>,
+    /// Columns to leave out.
+    pub drop: Vec<String>,
+    /// The features by name, in this order. Others are left out.
+    pub expected: Option<Vec<String>>,
+    /// The column of labels.
+    pub label: Option<String>,
+    /// The column that names the rows.
+    pub id: Option<String>,
+    /// Whether it is a file of labels: there are no features.
+    pub is_labels: bool,
+    /// The file to write.
+    pub out: OsString,
 }
 
 /// What `hetal` is told.

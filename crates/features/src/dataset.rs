@@ -4,7 +4,6 @@
 mod archive;
 mod binary;
 mod folder;
-mod parquet;
 mod snips;
 mod table;
 mod voc;
@@ -44,7 +43,8 @@ pub enum DatasetFormat {
     /// A folder for each class, with pictures or `.txt` files; or `train`, `val` and `test` with
     /// such folders in them.
     Folders,
-    /// A CSV, TSV, JSON-lines or Parquet file; or a folder with `train`, `val` and `test` files.
+    /// A CSV, TSV, JSON-lines, Parquet or Arrow file; or a folder with `train`, `val` and `test`
+    /// files.
     Table(Columns),
     /// MNIST's four idx files.
     Mnist,

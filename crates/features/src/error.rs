@@ -110,6 +110,9 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A Parquet or Arrow file cannot be read. The process that asked for it names it.
+    #[error("{}", quoted(.0))]
+    Table(String),
     /// The tokenizer failed.
     #[error("the tokenizer cannot read a text: {}; get tokenizer.json again", quoted(.0))]
     Tokenizer(String),

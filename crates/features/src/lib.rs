@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod columnar;
 mod config;
 pub mod dataset;
 pub mod device;

@@ -1,16 +1,14 @@
 //! Arrays in NumPy's `.npy` format.
 
 use crate::{Result, disk, untrusted};
+use hetal_tables::npy::{Header, start};
 use std::io::Read;
 use std::path::Path;
-
-/// Headers above this many bytes are refused; NumPy's have some hundred.
-const MAX_HEADER: usize = 1 << 20;
 
 /// An array in C order.
 pub(crate) struct Array {
     /// NumPy's name of the element type, `<f4` for example.
-    pub kind: String,
+    pub kind: &'static str,
     /// Its sizes.
     pub shape: Vec<usize>,
     /// Its numbers.
@@ -18,87 +16,42 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// Reads an `.npy` file whose numbers have at most `most` bytes. The header is read first, so
-    /// that no more is taken from a packed file than the array's shape says.
-    pub fn read(mut reader: impl Read, most: u64) -> std::result::Result<Self, String> {
-        let Header { kind, shape, size } = Header::read(&mut reader)?;
-        if size > most {
-            return Err(format!("has {size} bytes in shape {shape:?}, at most {most} are read"));
+    /// Reads an `.npy` file of bytes, at most `most` of them. The header is read first, so that no
+    /// more is taken from a packed file than the array's shape says.
+    pub fn read_bytes(mut reader: impl Read, most: u64) -> std::result::Result<Self, String> {
+        let header = Header::read(&mut reader).map_err(|problem| problem.to_string())?;
+        let shape = header.shape().to_vec();
+        if !header.is_bytes() {
+            return Err("must hold bytes (|u1) in C order".to_owned());
         }
-        let wrong = |found: &str| format!("has {found} than the {size} bytes of shape {shape:?} of {kind}");
+        let size = header.value_bytes().map(|size| size as u64).filter(|&size| size <= most);
+        let size =
+            size.ok_or_else(|| format!("has more than {most} bytes in shape {shape:?}, the most that is read"))?;
+        let wrong = |found: &str| format!("has {found} than the {size} bytes of shape {shape:?}");
         let bytes = untrusted::read_all(reader, size).map_err(|e| match e.kind() {
             std::io::ErrorKind::InvalidData => wrong("more"),
             _ => e.to_string(),
         })?;
         match bytes.len() as u64 {
             length if length < size => Err(wrong("fewer")),
-            _ => Ok(Self { kind, shape, bytes }),
+            _ => Ok(Self { kind: "|u1", shape, bytes }),
         }
     }
 
     /// Writes an `.npy` file.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let sizes: Vec<String> = self.shape.iter().map(usize::to_string).collect();
-        let shape = if sizes.len() == 1 { format!("{},", sizes[0]) } else { sizes.join(", ") };
-        let mut header = format!("{{'descr': '{}', 'fortran_order': False, 'shape': ({shape}), }}", self.kind);
-        // NumPy aligns the numbers to 64 bytes.
-        while (header.len() + 11) % 64 != 0 {
-            header.push(' ');
-        }
-        header.push('\n');
-        let length = (header.len() as u16).to_le_bytes();
-        disk::write(path, &[b"\x93NUMPY\x01\x00", &length, header.as_bytes(), &self.bytes])
+        disk::write(path, &[&start(self.kind, &self.shape), &self.bytes])
     }
 
     /// Rows of single-precision numbers.
     pub fn of_rows(columns: usize, bytes: Vec<u8>) -> Self {
-        Self { kind: "<f4".to_owned(), shape: vec![bytes.len() / (4 * columns.max(1)), columns], bytes }
+        Self { kind: "<f4", shape: vec![bytes.len() / (4 * columns.max(1)), columns], bytes }
     }
 
     /// Class numbers.
     pub fn of_labels(labels: &[usize]) -> Self {
         let bytes: Vec<u8> = labels.iter().flat_map(|&label| (label as i64).to_le_bytes()).collect();
-        Self { kind: "<i8".to_owned(), shape: vec![labels.len()], bytes }
-    }
-}
-
-/// What stands before the numbers of an array.
-struct Header {
-    kind: String,
-    shape: Vec<usize>,
-    /// Bytes of the numbers.
-    size: u64,
-}
-
-impl Header {
-    fn read(reader: &mut impl Read) -> std::result::Result<Self, String> {
-        let no = || "is no NumPy array in C order".to_owned();
-        let mut start = [0; 8];
-        reader.read_exact(&mut start).map_err(|_| no())?;
-        // The length of the header is a number of two bytes in version 1, of four bytes later.
-        let (mut length, width) = ([0; 4], if start[6] == 1 { 2 } else { 4 });
-        reader.read_exact(&mut length[..width]).map_err(|_| no())?;
-        let length = u32::from_le_bytes(length) as usize;
-        if &start[..6] != b"\x93NUMPY" || !(1..=3).contains(&start[6]) || length > MAX_HEADER {
-            return Err(no());
-        }
-        let mut header = vec![0; length];
-        reader.read_exact(&mut header).map_err(|_| no())?;
-        Self::parse(std::str::from_utf8(&header).map_err(|_| no())?).ok_or_else(no)
-    }
-
-    fn parse(header: &str) -> Option<Self> {
-        let field = |name: &str| header.split_once(name).map(|(_, rest)| rest.trim_start());
-        if !field("'fortran_order':")?.starts_with("False") {
-            return None;
-        }
-        let kind = field("'descr':")?.split('\'').nth(1)?.to_owned();
-        let inside = field("'shape':")?.strip_prefix('(').and_then(|rest| rest.split(')').next())?;
-        let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
-        let shape = sizes.map(|size| size.parse().ok()).collect::<Option<Vec<usize>>>()?;
-        let width: usize = kind.get(2..)?.parse().ok()?;
-        let size = shape.iter().try_fold(width, |product, &size| product.checked_mul(size))?;
-        Some(Self { kind, shape, size: size as u64 })
+        Self { kind: "<i8", shape: vec![labels.len()], bytes }
     }
 }
 
@@ -116,15 +69,20 @@ mod tests {
     fn arrays_survive_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.npy");
-        for array in [Array::of_labels(&[3, 1, 2]), Array::of_rows(2, vec![0; 24]), Array::of_rows(5, vec![])] {
-            array.write(&path).unwrap();
-            let bytes = std::fs::read(&path).unwrap();
-            let again = Array::read(&bytes[..], 1 << 20).unwrap();
-            assert_eq!((again.kind, again.shape, again.bytes), (array.kind, array.shape, array.bytes));
-            for cut in 0..bytes.len().min(128) {
-                assert!(Array::read(&bytes[..cut], 1 << 20).is_err(), "cut at {cut}");
-            }
+        let options = hetal_tables::Options::default();
+        write_rows(&path, 2, &[vec![0.5, -3.0], vec![1e10, 0.25]]).unwrap();
+        assert_eq!(hetal_tables::read(&path, &options).unwrap().values, [0.5, -3.0, 1e10, 0.25]);
+        Array::of_labels(&[3, 1, 2]).write(&path).unwrap();
+        let (labels, _) = hetal_tables::read_labels(&path, None, None, &options).unwrap();
+        assert_eq!(labels, hetal_tables::Labels::Integers(vec![3, 1, 2]));
+        let pictures = [start("|u1", &[2, 1, 3]), vec![1, 2, 3, 4, 5, 6]].concat();
+        let read = |bytes: &[u8]| Array::read_bytes(bytes, 1 << 20);
+        let array = read(&pictures).unwrap();
+        assert_eq!((array.shape, array.bytes), (vec![2, 1, 3], vec![1, 2, 3, 4, 5, 6]));
+        for cut in 0..pictures.len() {
+            assert!(read(&pictures[..cut]).is_err(), "cut at {cut}");
         }
+        assert!(read(&std::fs::read(&path).unwrap()).err().unwrap().contains("must hold bytes"));
     }
 
     /// An array that goes on for ever is read no further than its shape.
@@ -133,9 +91,9 @@ mod tests {
         let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000, 1000), }\n";
         let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
         let endless = || start.as_slice().chain(std::io::repeat(0));
-        let error = |most: u64| Array::read(endless(), most).err().unwrap();
-        assert!(error(999_999).contains("at most 999999 are read"), "{}", error(999_999));
+        let error = |most: u64| Array::read_bytes(endless(), most).err().unwrap();
+        assert!(error(999_999).contains("more than 999999 bytes"), "{}", error(999_999));
         assert!(error(1_000_000).contains("has more than the 1000000 bytes"), "{}", error(1_000_000));
-        assert!(Array::read(endless().take(start.len() as u64 + 1_000_000), 1_000_000).is_ok());
+        assert!(Array::read_bytes(endless().take(start.len() as u64 + 1_000_000), 1_000_000).is_ok());
     }
 }

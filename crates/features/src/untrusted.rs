@@ -3,11 +3,9 @@
 
 use crate::{Error, Result};
 use hetal_extract_api::{sanitize_terminal, shorten};
-use std::cell::Cell;
-use std::io::{self, Read};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::rc::Rc;
 
 pub(crate) use hetal_extract_api::{open_regular as open, read_at_most as read_all, read_line, read_regular as read};
 
@@ -37,47 +35,6 @@ pub(crate) fn quoted(text: &str) -> String {
     sanitize_terminal(&shorten(text, MESSAGE))
 }
 
-/// A reader that gives a bounded number of bytes for each record.
-pub(crate) struct RecordReader<R> {
-    reader: R,
-    left: Rc<Cell<usize>>,
-    most: usize,
-}
-
-/// Starts the next record of a [`RecordReader`] that another reader owns by then.
-pub(crate) struct NextRecord {
-    left: Rc<Cell<usize>>,
-    most: usize,
-}
-
-impl<R: Read> RecordReader<R> {
-    /// Records may have `most` bytes, give or take a buffer of the reader that owns this one.
-    pub fn new(reader: R, most: usize) -> (Self, NextRecord) {
-        let left = Rc::new(Cell::new(most));
-        (Self { reader, left: left.clone(), most }, NextRecord { left, most })
-    }
-}
-
-impl NextRecord {
-    /// Counts from zero again.
-    pub fn start(&self) {
-        self.left.set(self.most);
-    }
-}
-
-impl<R: Read> Read for RecordReader<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = buffer.len().min(self.left.get());
-        let read = self.reader.read(buffer.get_mut(..most).unwrap_or_default())?;
-        if most == 0 && !buffer.is_empty() {
-            let reason = format!("a row has more than {} bytes; is a quotation mark missing?", self.most);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-        }
-        self.left.set(self.left.get() - read);
-        Ok(read)
-    }
-}
-
 /// Runs a third-party parser. A panic in it is an error that names the file.
 pub(crate) fn catch_panics<T>(path: &Path, parser: impl FnOnce() -> Result<T>) -> Result<T> {
     let damaged = || Error::file(path, "its parser failed: the file is damaged or of an unknown form; get it again");
@@ -87,17 +44,6 @@ pub(crate) fn catch_panics<T>(path: &Path, parser: impl FnOnce() -> Result<T>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn records_are_bounded_one_by_one() {
-        let (mut reader, next) = RecordReader::new(io::repeat(b'x'), 10);
-        let mut buffer = [0; 6];
-        assert_eq!(reader.read(&mut buffer).unwrap(), 6);
-        assert_eq!(reader.read(&mut buffer).unwrap(), 4);
-        assert!(reader.read(&mut buffer).unwrap_err().to_string().contains("a row has more than 10 bytes"));
-        next.start();
-        assert_eq!(reader.read(&mut buffer).unwrap(), 6);
-    }
 
     #[test]
     fn quotations_are_short_and_plain() {

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod common;
-mod tables;
 
 use hetal_features::Extractor;
 use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
@@ -90,21 +89,6 @@ fn open_damaged(path: &Path, format: &DatasetFormat, count: usize) {
         }
     }
     assert!(refused > count / 20, "{refused} of {count} refused by name");
-}
-
-#[test]
-fn parquet_tables() {
-    use parquet::basic::Compression;
-    use parquet::file::properties::WriterVersion;
-    let folder = tempfile::tempdir().unwrap();
-    for (name, compression, version) in [
-        ("plain.parquet", Compression::UNCOMPRESSED, WriterVersion::PARQUET_1_0),
-        ("packed.parquet", Compression::SNAPPY, WriterVersion::PARQUET_2_0),
-    ] {
-        let path = folder.path().join(name);
-        tables::write_parquet(&path, tables::properties(compression, version, true), 40, "binary label (UTF8)");
-        open_damaged(&path, &DatasetFormat::Table(Columns::default()), 1500);
-    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Columns<'a> {
     names: Option<&'a [String]>,
     width: usize,
     places: HashMap<&'a str, usize>,
+    /// Columns of an index, which are left out unless they are asked for.
+    is_index: &'a [bool],
 }
 
 /// Which columns are features, and which one holds the labels.
@@ -35,6 +37,8 @@ pub(crate) struct Selection {
     pub features: Vec<usize>,
     /// The place of the label.
     pub label: Option<usize>,
+    /// The place of the names of rows.
+    pub id: Option<usize>,
     /// What was left out without being asked for.
     pub notes: Vec<Note>,
 }
@@ -46,7 +50,12 @@ impl<'a> Columns<'a> {
         for (place, name) in names.into_iter().flatten().enumerate() {
             places.entry(name.as_str()).or_insert(place);
         }
-        Self { names, width, places }
+        Self { names, width, places, is_index: &[] }
+    }
+
+    /// The same columns, some of which are an index.
+    pub fn with_index(self, is_index: &'a [bool]) -> Self {
+        Self { is_index, ..self }
     }
 
     /// The column in this place.
@@ -88,17 +97,33 @@ impl<'a> Columns<'a> {
     pub fn select(&self, options: &Options) -> Parsed<Selection> {
         let places = |names: &[String]| names.iter().map(|name| self.place(name)).collect::<Parsed<Vec<usize>>>();
         let label = options.label.as_ref().map(|name| self.place(name)).transpose()?;
+        let id = options.id.as_ref().map(|name| self.place(name)).transpose()?;
         // A column that is left out may have the name of another one: its number says which.
         let dropped = places(&options.drop)?;
-        let mut features = match &options.columns[..] {
-            [] => (0..self.width).collect(),
+        let mut notes = Vec::new();
+        let is_expected = |place: usize| {
+            let name = self.names.and_then(|names| names.get(place));
+            options.expected.iter().flatten().any(|expected| Some(expected) == name)
+        };
+        let mut features: Vec<usize> = match &options.columns[..] {
+            [] => {
+                let is_index = |&place: &usize| self.is_index.get(place) == Some(&true) && !is_expected(place);
+                let index = (0..self.width).filter(is_index).filter(|&place| Some(place) != label && Some(place) != id);
+                let index = index.filter(|place| !dropped.contains(place)).map(|place| self.column(place).to_string());
+                notes.extend(index.map(|name| {
+                    let text = format!("column {name} is the index of a pandas table and is not used");
+                    Note::new(text, format!("--drop {name}"))
+                }));
+                (0..self.width).filter(|place| !is_index(place)).collect()
+            }
             chosen => places(chosen)?,
         };
         let mut taken = vec![false; self.width];
         features.retain(|&place| {
-            Some(place) != label && !dropped.contains(&place) && !std::mem::replace(&mut taken[place], true)
+            let is_id = Some(place) == id && !is_expected(place);
+            let is_apart = Some(place) == label || is_id || dropped.contains(&place);
+            !is_apart && !std::mem::replace(&mut taken[place], true)
         });
-        let mut notes = Vec::new();
         if let Some(expected) = &options.expected {
             features = self.expected(expected, features, &mut notes)?;
         }
@@ -106,7 +131,7 @@ impl<'a> Columns<'a> {
         match features.len() {
             0 => Err(FileProblem::NoFeatures),
             found if found > MAX_FEATURES => Err(FileProblem::TooManyFeatures { found, most: MAX_FEATURES }),
-            _ => Ok(Selection { features, label, notes }),
+            _ => Ok(Selection { features, label, id, notes }),
         }
     }
 

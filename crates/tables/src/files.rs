@@ -1,9 +1,12 @@
 //! Files by their formats: which table or labels a file holds.
 
+use crate::problem::reserved;
 use crate::sheet::{Fields, Sheet, text};
 use crate::{
-    Array, Error, FileProblem, Labels, MAX_FILE_BYTES, Note, Options, Parsed, Table, heading, npy, npz, safetensors,
+    Array, Error, FileProblem, Labels, MAX_FILE_BYTES, Note, Options, Parsed, Table, columnar, heading, npy, npz,
+    safetensors,
 };
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The usual names of the feature array in a file of several arrays.
@@ -28,6 +31,10 @@ pub enum Format {
     Tsv,
     /// JSON lines.
     JsonLines,
+    /// Columns in the Parquet format.
+    Parquet,
+    /// Columns in the IPC format of Arrow, which Feather is too.
+    Arrow,
 }
 
 impl Format {
@@ -40,6 +47,8 @@ impl Format {
             Some("csv") => Ok(Self::Csv),
             Some("tsv" | "tab") => Ok(Self::Tsv),
             Some("jsonl" | "ndjson") => Ok(Self::JsonLines),
+            Some("parquet" | "pq") => Ok(Self::Parquet),
+            Some("arrow" | "feather" | "ipc") => Ok(Self::Arrow),
             _ => Err(Error { path: path.to_owned(), problem: FileProblem::Extension }),
         }
     }
@@ -48,7 +57,11 @@ impl Format {
 /// Reads features, and labels if the options or the names of arrays say where they are.
 pub fn read(path: &Path, options: &Options) -> Result<Table, Error> {
     let format = Format::of(path)?;
-    in_file(path, bytes(path).and_then(|bytes| parse(format, &bytes, options)))
+    let parsed = match columnar::is_columnar(format) {
+        true => columnar::read(path, options),
+        false => bytes(path).and_then(|bytes| parse(format, &bytes, options)),
+    };
+    in_file(path, parsed)
 }
 
 /// Reads labels from a file of their own: a one-dimensional array, or a table with one column or a
@@ -61,7 +74,11 @@ pub fn read_labels(
     options: &Options,
 ) -> Result<(Labels, Vec<Note>), Error> {
     let format = Format::of(path)?;
-    in_file(path, bytes(path).and_then(|bytes| parse_labels(format, &bytes, column, rows, options)))
+    let parsed = match columnar::is_columnar(format) {
+        true => columnar::read_labels(path, column),
+        false => bytes(path).and_then(|bytes| parse_labels(format, &bytes, column, rows, options)),
+    };
+    in_file(path, parsed)
 }
 
 fn in_file<T>(path: &Path, parsed: Parsed<T>) -> Result<T, Error> {
@@ -71,14 +88,14 @@ fn in_file<T>(path: &Path, parsed: Parsed<T>) -> Result<T, Error> {
 /// Reads the bytes of a regular file.
 pub(crate) fn bytes(path: &Path) -> Parsed<Vec<u8>> {
     let io = |e: std::io::Error| FileProblem::Io(e.to_string());
-    let metadata = std::fs::metadata(path).map_err(io)?;
-    if !metadata.is_file() {
-        return Err(FileProblem::Io("not a regular file".to_owned()));
+    let file = hetal_extract_api::open_regular(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(FileProblem::TooLarge { bytes: length, most: MAX_FILE_BYTES });
     }
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(FileProblem::TooLarge { bytes: metadata.len(), most: MAX_FILE_BYTES });
-    }
-    std::fs::read(path).map_err(io)
+    let mut bytes = reserved(length as usize)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    Ok(bytes)
 }
 
 /// Parses the bytes of a feature file.
@@ -96,7 +113,12 @@ pub fn parse(format: Format, bytes: &[u8], options: &Options) -> Parsed<Table> {
         Format::Csv | Format::Tsv | Format::JsonLines => {
             Table::from_sheet(Sheet::new(&text(bytes, options)?, format, options, Fields::NUMBERS)?, options)
         }
+        Format::Parquet | Format::Arrow => Err(only_files()),
     }
+}
+
+fn only_files() -> FileProblem {
+    FileProblem::Extractor("hetal-extract reads Parquet and Arrow from files only".to_owned())
 }
 
 /// Parses the bytes of a label file.
@@ -119,6 +141,7 @@ pub fn parse_labels(
         }
         Format::Npz => npz::parse(bytes)?,
         Format::Safetensors => safetensors::parse(bytes)?,
+        Format::Parquet | Format::Arrow => return Err(only_files()),
     };
     let found = find(&arrays, column, &LABEL_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
     let found = found.ok_or_else(|| missing(&arrays, column, "an array of labels"))?;

@@ -2,6 +2,8 @@
 
 mod array;
 mod cells;
+pub mod column_file;
+pub mod columnar;
 mod columns;
 mod delimiter;
 mod encoding;

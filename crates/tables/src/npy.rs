@@ -2,6 +2,7 @@
 
 use crate::array::Element;
 use crate::{Array, FileProblem, Parsed};
+use std::io::Read;
 
 const FORMAT: &str = "NumPy (.npy)";
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -15,7 +16,8 @@ fn invalid(reason: &str) -> FileProblem {
 }
 
 /// The header of an array.
-pub(crate) struct Header {
+#[derive(Debug)]
+pub struct Header {
     element: Element,
     shape: Vec<usize>,
     /// Whether the first index runs first.
@@ -25,6 +27,43 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Reads the header of a file, and nothing after it.
+    pub fn read(reader: &mut impl Read) -> Parsed<Self> {
+        let end = |_| invalid("it ends within its header");
+        let mut bytes = vec![0; MAGIC.len() + 4];
+        reader.read_exact(&mut bytes).map_err(end)?;
+        // The length of the header is a number of two bytes in version 1, of four bytes later.
+        let more = match bytes[MAGIC.len()..] {
+            [1, _, a, b] => usize::from(u16::from_le_bytes([a, b])),
+            [2 | 3, _, a, b] => {
+                let mut high = [0; 2];
+                reader.read_exact(&mut high).map_err(end)?;
+                bytes.extend(high);
+                u32::from_le_bytes([a, b, high[0], high[1]]) as usize
+            }
+            _ => 0,
+        };
+        let start = bytes.len();
+        bytes.resize(start + more.min(MAX_HEADER), 0);
+        reader.read_exact(&mut bytes[start..]).map_err(end)?;
+        header(&bytes)
+    }
+
+    /// The sizes of the array.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Whether its values are bytes in row-major order, as pictures have them.
+    pub fn is_bytes(&self) -> bool {
+        self.element == Element::Unsigned(1) && !self.fortran
+    }
+
+    /// The bytes of its values.
+    pub fn value_bytes(&self) -> Option<usize> {
+        self.times_count(self.element.width()?)
+    }
+
     /// The bytes of the file that this header describes.
     pub(crate) fn file_bytes(&self) -> Option<usize> {
         self.times_count(self.element.width()?)?.checked_add(self.length)
@@ -149,6 +188,13 @@ pub fn write_texts(texts: &[String]) -> Vec<u8> {
 }
 
 fn write(kind: &str, shape: &[usize], values: impl Iterator<Item = u8>) -> Vec<u8> {
+    let mut bytes = start(kind, shape);
+    bytes.extend(values);
+    bytes
+}
+
+/// What stands before the values of an array whose elements NumPy calls `kind`.
+pub fn start(kind: &str, shape: &[usize]) -> Vec<u8> {
     let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
     let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.trim_end());
     // The values start at a multiple of 64 bytes, after a line feed.
@@ -158,6 +204,5 @@ fn write(kind: &str, shape: &[usize], values: impl Iterator<Item = u8>) -> Vec<u
     bytes.extend([1, 0]);
     bytes.extend(((header.len() + padding + 1) as u16).to_le_bytes());
     bytes.extend(header.bytes().chain(std::iter::repeat_n(b' ', padding)).chain([b'\n']));
-    bytes.extend(values);
     bytes
 }

@@ -51,6 +51,9 @@ pub struct Options {
     /// The column of labels, by name or by number from 1, or the array of labels in a file of
     /// several arrays.
     pub label: Option<String>,
+    /// The column that names the rows, by name or by number from 1. It is no feature, unless it is
+    /// in [`Options::expected`].
+    pub id: Option<String>,
     /// Whether labels are ignored: an array of labels is not looked for.
     pub ignore_labels: bool,
     /// The names of the columns that are needed, in this order. Others are left out. A file
@@ -80,6 +83,6 @@ impl Options {
 
     /// The columns that were asked for, by name or by number.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.label.iter().chain(&self.columns).chain(&self.drop).map(String::as_str)
+        self.label.iter().chain(&self.id).chain(&self.columns).chain(&self.drop).map(String::as_str)
     }
 }

@@ -24,7 +24,9 @@ pub enum FileProblem {
     #[error("{}", shown(.0))]
     Io(String),
     /// The extension names no known format.
-    #[error("unknown file extension: the name must end in .npy, .npz, .safetensors, .csv, .tsv or .jsonl")]
+    #[error(
+        "unknown file extension: the name must end in .npy, .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or .arrow"
+    )]
     Extension,
     /// The file is too large.
     #[error("the file has {bytes} bytes, more than the limit of {most}: split it or drop columns")]
@@ -126,6 +128,20 @@ pub enum FileProblem {
         /// The columns, each with the row and the content of its first field that is text.
         columns: Vec<(String, usize, String)>,
     },
+    /// A typed column that holds neither numbers nor truth values nor texts.
+    #[error(
+        "column {} holds {}: write them as columns of numbers, or leave the column out with --drop {}",
+        shown(.column), shown(.found), shown(.column)
+    )]
+    NotPlain {
+        /// The column.
+        column: String,
+        /// What it holds.
+        found: String,
+    },
+    /// The program that reads Parquet and Arrow files failed.
+    #[error("{}", shown(.0))]
+    Extractor(String),
     /// A column of dates.
     #[error(
         "column {} has dates ({:?} in row {row}): leave it out with --drop {}, or write it as numbers, such as days \

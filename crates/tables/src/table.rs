@@ -42,6 +42,8 @@ pub struct Table {
     pub labels: Option<Labels>,
     /// The name or number of the label column, or the name of the label array.
     pub label_name: Option<String>,
+    /// The name of each row, if [`Options::id`] asked for them.
+    pub ids: Option<Vec<String>>,
     /// Columns of truth values, which are read as 1 and 0.
     pub booleans: Vec<String>,
     /// Missing values, if [`Options::keep_missing`] allowed them.
@@ -59,6 +61,7 @@ impl Table {
             values,
             labels,
             label_name: None,
+            ids: None,
             booleans: Vec::new(),
             missing: Missing::default(),
             notes: Vec::new(),
@@ -105,6 +108,8 @@ impl Table {
         let columns = Columns::new(None, width);
         let selection = columns.select(&Options { label: None, ..options.clone() })?;
         let names: Vec<Column> = selection.features.iter().map(|&place| columns.column(place)).collect();
+        let id = |place: usize| all.iter().skip(place).step_by(width).map(f64::to_string).collect();
+        let ids = selection.id.map(id);
         let values = if selection.features.iter().copied().eq(0..width) {
             all
         } else {
@@ -116,13 +121,14 @@ impl Table {
         };
         let booleans = if is_boolean { names.iter().map(Column::to_string).collect() } else { Vec::new() };
         let (missing, notes) = (Missing::default(), selection.notes);
-        let mut table = Self { columns: names, rows, values, labels: None, label_name: None, booleans, missing, notes };
+        let mut table =
+            Self { columns: names, rows, values, labels: None, label_name: None, ids, booleans, missing, notes };
         table.check_numbers(options)?;
         Ok(table)
     }
 
     /// Counts NaN as missing and refuses infinite values.
-    fn check_numbers(&mut self, options: &Options) -> Parsed<()> {
+    pub(crate) fn check_numbers(&mut self, options: &Options) -> Parsed<()> {
         let mut counts = vec![0; self.columns.len()];
         for (row, values) in self.values.chunks_exact(self.columns.len()).enumerate() {
             for (k, &value) in values.iter().enumerate() {
@@ -155,6 +161,7 @@ impl Table {
         let features: Vec<Column> = selection.features.iter().map(|&place| columns.column(place)).collect();
         let mut states = vec![ColumnState::default(); features.len()];
         let (mut values, mut texts, mut missing) = (Vec::new(), Vec::new(), Missing::default());
+        let mut ids = selection.id.map(|_| Vec::new());
         while let Some(record) = sheet.next()? {
             let bytes = size_of::<f64>() * (values.len() + features.len());
             values.try_reserve(features.len()).map_err(|_| FileProblem::Memory { bytes })?;
@@ -169,7 +176,11 @@ impl Table {
                 }
                 values.push(value);
             }
-            texts.extend(selection.label.map(|place| record.get(place).unwrap_or_default().to_owned()));
+            let text = |place: usize| record.get(place).unwrap_or_default().to_owned();
+            texts.extend(selection.label.map(text));
+            if let (Some(ids), Some(place)) = (&mut ids, selection.id) {
+                ids.push(text(place));
+            }
         }
         if sheet.row == 0 {
             return Err(FileProblem::Empty);
@@ -186,6 +197,7 @@ impl Table {
             values,
             labels: None,
             label_name: label,
+            ids,
             booleans,
             missing,
             notes,

@@ -2,7 +2,9 @@
 //! target.
 #![allow(clippy::unwrap_used)]
 
-use hetal_tables::{Encoding, Format, Options, Report, npy, npz, parse, parse_labels, parse_texts, safetensors};
+use hetal_tables::{
+    Encoding, Format, Options, Report, columnar, npy, npz, parse, parse_labels, parse_texts, safetensors,
+};
 use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 
@@ -61,6 +63,28 @@ fn options(bytes: &[u8]) -> bool {
     };
     let expected = Options { expected: Some(vec!["b".into(), "a".into()]), ..Options::default() };
     parse(Format::Csv, bytes, &chosen).is_ok() | parse(Format::Csv, bytes, &expected).is_ok()
+}
+
+fn column_file(bytes: &[u8]) -> bool {
+    columnar::parse(bytes, &Options::labelled("kind")).is_ok()
+}
+
+fn column_files() -> Vec<Vec<u8>> {
+    use hetal_tables::column_file::{Block, ColumnHeading, Content, Kind, Writer};
+    let heading = |name: &str, kind, content| ColumnHeading {
+        name: name.to_owned(),
+        kind,
+        is_index: false,
+        content,
+        example: None,
+    };
+    let columns = [heading("a", Kind::Float, Content::Numbers), heading("kind", Kind::Integer, Content::Texts)];
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, &columns).unwrap();
+    let labels = (0..6).map(|k| Some((k % 2).to_string())).collect();
+    writer.write(6, &[Block::Numbers(vec![0.5; 6]), Block::Texts(labels)]).unwrap();
+    writer.finish().unwrap();
+    vec![bytes]
 }
 
 fn text_columns(bytes: &[u8]) -> bool {
@@ -163,7 +187,8 @@ fn hostile_bytes_are_refused_or_understood() {
     let bomb = bomb();
     let peak = peak_of(|| assert!(!npz_file(&bomb)));
     assert!(peak < 64 * bomb.len() + MEMORY, "{peak} bytes of memory for a file of {} bytes", bomb.len());
-    let targets: [Target; 10] = [
+    let targets: [Target; 11] = [
+        ("column file", column_files(), column_file),
         (".npy", arrays(), npy_file),
         (".npy of texts", lists_of_texts(), texts),
         (".npz", archives(), npz_file),

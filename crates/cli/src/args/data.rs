@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// Files with training rows and validation rows.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Data {
-    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl.
+    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or
+    /// .arrow.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: PathBuf,
     /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).

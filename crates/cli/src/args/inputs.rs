@@ -2,15 +2,13 @@
 
 use super::data::{names, print_note};
 use super::table::TableArguments;
-use crate::private_folder::PrivateFolder;
-use crate::{Error, Result, extractor};
+use crate::{Error, Result};
 use hetal_client::Model;
 use hetal_client::data::tables::{self, Options};
 use hetal_client::data::{Labels, matrix};
-use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::protocol::{Encode, Request};
-use hetal_extract_api::sanitize_terminal;
+use hetal_extract_api::{Manifest, PrivateFolder, extractor, sanitize_terminal};
 use hetal_learn::Matrix;
 use std::path::{Path, PathBuf};
 
@@ -24,8 +22,9 @@ pub struct Inputs {
     /// A text, for a model trained on output of `hetal extract`; may be given more than once.
     #[arg(long, group = "input")]
     pub text: Vec<String>,
-    /// Features of the rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl. Named columns are
-    /// found by the names of the training, in any order; columns without names by their order.
+    /// Features of the rows: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or .arrow.
+    /// Named columns are found by the names of the training, in any order; columns without names
+    /// by their order.
     #[arg(long, group = "input", value_name = "FILE")]
     pub features: Option<PathBuf>,
     /// The feature columns of a file without names, or for a model without them: by name or by
@@ -47,9 +46,19 @@ pub struct Inputs {
     pub device: DeviceArgument,
 }
 
+/// What is read of a feature file beside features.
+pub struct Asked<'a> {
+    /// The column or array of true labels.
+    pub label: Option<&'a str>,
+    /// The column that names the rows.
+    pub id: Option<&'a str>,
+    /// Whether the true labels are in a file of their own.
+    pub labels_elsewhere: bool,
+}
+
 /// Rows to classify.
 pub struct Rows {
-    /// The names of pictures and texts.
+    /// The names of pictures, texts and rows.
     pub names: Option<Vec<String>>,
     /// The features, one row for each input.
     pub features: Matrix,
@@ -60,11 +69,10 @@ pub struct Rows {
 impl Inputs {
     /// Reads features, or computes them with the network of the model.
     ///
-    /// The labels of a feature file are in `label_column` or under a usual name. They are not read
-    /// if they come from `elsewhere`.
-    pub fn rows(&self, model: &Model, path: &Path, label_column: Option<&str>, elsewhere: bool) -> Result<Rows> {
+    /// The labels of a feature file are in the column that was asked for or under a usual name.
+    pub fn rows(&self, model: &Model, path: &Path, asked: &Asked) -> Result<Rows> {
         if let Some(file) = &self.features {
-            return self.table_rows(file, model, label_column, elsewhere);
+            return self.table_rows(file, model, asked);
         }
         let manifest = manifest(model, path)?.ok_or_else(|| Error::NoExtraction { model: model.name.clone() })?;
         let names = self.pictures.iter().map(|path| path.display().to_string()).chain(self.text.iter().cloned());
@@ -74,11 +82,12 @@ impl Inputs {
     }
 
     /// Reads features, with the columns that the model was trained on.
-    fn table_rows(&self, file: &Path, model: &Model, label: Option<&str>, elsewhere: bool) -> Result<Rows> {
+    fn table_rows(&self, file: &Path, model: &Model, asked: &Asked) -> Result<Rows> {
         let options = Options {
             expected: model.columns.clone(),
-            ignore_labels: elsewhere,
-            ..self.table.options(label, &self.columns)
+            id: asked.id.map(str::to_owned),
+            ignore_labels: asked.labels_elsewhere,
+            ..self.table.options(asked.label, &self.columns)
         };
         let mut table = tables::read(file, &options).map_err(hetal_client::Error::from)?;
         let name = file.display().to_string();
@@ -89,13 +98,14 @@ impl Inputs {
                 sanitize_terminal(&name)
             );
         }
-        let labels = table.labels.take();
-        Ok(Rows { names: None, features: matrix(table)?, labels })
+        let (labels, names) = (table.labels.take(), table.ids.take());
+        Ok(Rows { names, features: matrix(table)?, labels })
     }
 
     /// Computes features of pictures or texts in another process.
     fn encoded(&self, manifest: Manifest, rows: usize) -> Result<Matrix> {
-        let (columns, folder) = (manifest.model.columns, PrivateFolder::new()?);
+        let private = PrivateFolder::new().map_err(|error| extractor::Error::Failed(error.to_string()))?;
+        let (columns, folder) = (manifest.model.columns, private);
         let out = folder.path().join("features.npy");
         extractor::send_request(&Request::Encode(Box::new(Encode {
             manifest,
@@ -109,11 +119,11 @@ impl Inputs {
         let features = matrix(tables::read(&out, &Options::default()).map_err(hetal_client::Error::from)?)?;
         match (features.rows(), features.columns()) == (rows, columns) {
             true => Ok(features),
-            false => Err(Error::Extraction(format!(
+            false => Err(Error::Extractor(extractor::Error::Failed(format!(
                 "hetal-extract returned {} rows of {} numbers instead of {rows} rows of {columns}",
                 features.rows(),
                 features.columns()
-            ))),
+            )))),
         }
     }
 }

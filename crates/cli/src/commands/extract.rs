@@ -1,10 +1,10 @@
 //! `hetal extract`: runs the program `hetal-extract`.
 
 use crate::Result;
-use crate::extractor::{command, failed, program};
 use crate::ui::output::print;
 use hetal_extract_api::arguments::{Arguments, Command as Listing};
 use hetal_extract_api::catalogue;
+use hetal_extract_api::extractor::{command, failed, program};
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
@@ -17,7 +17,7 @@ pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
     let program = program()?;
     let mut command = command(&program);
     command.args(given);
-    replace(command).map_err(|error| failed(&program, error))
+    Ok(replace(command).map_err(|error| failed(&program, error))?)
 }
 
 /// Replaces this process by the other program, which receives signals and sets the exit status.

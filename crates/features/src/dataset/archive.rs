@@ -72,12 +72,9 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
 fn array(path: &Path, archive: &mut Archive, name: &str, left: &mut u64) -> Result<Array> {
     let bad = |reason: String| Error::dataset(path, format!("array {name}: {reason}"));
     let entry = archive.by_name(&format!("{name}.npy")).map_err(|e| bad(e.to_string()))?;
-    let array = Array::read(entry, *left).map_err(|reason| {
+    let array = Array::read_bytes(entry, *left).map_err(|reason| {
         bad(format!("{reason}; the arrays of an archive may have 64 times its size (at least 64 MiB, at most 4 GiB)"))
     })?;
     *left -= array.bytes.len() as u64;
-    match array.kind.as_str() {
-        "|u1" => Ok(array),
-        other => Err(bad(format!("holds elements of type {other}, must hold |u1 (bytes)"))),
-    }
+    Ok(array)
 }

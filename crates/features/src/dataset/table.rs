@@ -1,8 +1,9 @@
-//! Tables of texts or of pictures' files, with a class in each row: CSV, TSV, JSON lines, Parquet.
+//! Tables of texts or of pictures' files, with a class in each row. `hetal_tables` reads CSV, TSV
+//! and JSON lines, [`columnar`](crate::columnar) Parquet and Arrow.
 
-use super::{Found, SampleSource, entries, file_name, folder, number_classes, parquet, part_named};
-use crate::{Error, Result, untrusted};
-use std::io::BufReader;
+use super::{Found, SampleSource, entries, file_name, folder, number_classes, part_named};
+use crate::{Error, Result, columnar};
+use hetal_tables::{FileProblem, Format, Options};
 use std::path::{Path, PathBuf};
 
 /// Longer rows are refused: a missing quotation mark or line end makes a row of the whole file.
@@ -28,19 +29,21 @@ impl Default for Columns {
 type Named = (String, String, SampleSource);
 
 /// The extensions of tables.
-pub(crate) const KINDS: [&str; 5] = ["csv", "tsv", "jsonl", "ndjson", "parquet"];
+pub(crate) const KINDS: [&str; 8] = ["csv", "tsv", "jsonl", "ndjson", "parquet", "arrow", "feather", "ipc"];
 
 /// Reads one table, or the tables `train`, `val`, `test` of a folder.
 pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
+    let mut notes = Vec::new();
     if !path.is_dir() {
-        return Ok(number_classes([Some(table(path, columns)?), None, None]));
+        let parts = [Some(table(path, columns, &mut notes)?), None, None];
+        return Ok(Found { notes, ..number_classes(parts) });
     }
-    let read = |index| part(path, index)?.map(|path| table(&path, columns)).transpose();
+    let mut read = |index| part(path, index)?.map(|path| table(&path, columns, &mut notes)).transpose();
     let parts = [read(0)?, read(1)?, read(2)?];
     if parts.iter().all(Option::is_none) {
-        return Err(Error::dataset(path, "has no table train.csv (or .tsv, .jsonl, .parquet) in it"));
+        return Err(Error::dataset(path, "has no table train.csv (or .tsv, .jsonl, .parquet, .arrow) in it"));
     }
-    Ok(number_classes(parts))
+    Ok(Found { notes, ..number_classes(parts) })
 }
 
 /// Finds the table of a part in a folder, by its name.
@@ -75,15 +78,8 @@ pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
     }
 }
 
-fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
-    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let rows = match extension.as_str() {
-        "csv" => delimited(path, columns, b',')?,
-        "tsv" => delimited(path, columns, b'\t')?,
-        "jsonl" | "ndjson" => json_lines(path, columns)?,
-        "parquet" => parquet::read(path, columns)?,
-        other => return Err(Error::dataset(path, format!("is .{other}; a table is .csv, .tsv, .jsonl or .parquet"))),
-    };
+fn table(path: &Path, columns: &Columns, notes: &mut Vec<String>) -> Result<Vec<Named>> {
+    let rows = rows(path, columns, notes)?;
     if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
         return Err(Error::dataset(
             path,
@@ -99,69 +95,31 @@ fn table(path: &Path, columns: &Columns) -> Result<Vec<Named>> {
     Ok(rows.into_iter().enumerate().map(named).collect())
 }
 
-pub(super) fn no_column(path: &Path, name: &str, have: &str) -> Error {
-    Error::dataset(
-        path,
-        format!("has no column {name}, but {have}; name the columns with --text-column and --label-column"),
-    )
-}
-
-pub(super) fn two_columns(path: &Path, name: &str) -> Error {
-    Error::dataset(path, format!("has two columns {name}; rename one of them"))
-}
-
-fn delimited(path: &Path, columns: &Columns, delimiter: u8) -> Result<Vec<[String; 2]>> {
-    let bad = |e: csv::Error| match e.kind() {
-        csv::ErrorKind::Utf8 { .. } => Error::dataset(path, format!("{e}; save it as UTF-8")),
-        csv::ErrorKind::Io(e) => Error::dataset(path, e.to_string()),
-        _ => Error::dataset(path, format!("{e}; correct the row, or write the file again")),
-    };
-    let file = untrusted::open(path).map_err(Error::io(path))?;
-    let (file, next_record) = untrusted::RecordReader::new(file, MAX_ROW);
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
-    let header = reader.headers().map_err(bad)?.clone();
-    // Where a comma is a decimal point, programs put a semicolon between columns.
-    if delimiter == b',' && header.len() == 1 && header.iter().any(|all| all.contains(';')) {
-        return delimited(path, columns, b';');
+/// The two columns, row by row.
+fn rows(path: &Path, columns: &Columns, notes: &mut Vec<String>) -> Result<Vec<[String; 2]>> {
+    let names = [columns.content.as_str(), columns.label.as_str()];
+    match Format::of(path) {
+        Ok(Format::Csv | Format::Tsv | Format::JsonLines) => {}
+        Ok(format @ (Format::Parquet | Format::Arrow)) => return columnar::texts(path, format, names),
+        _ => return Err(Error::dataset(path, "is no table; a table is .csv, .tsv, .jsonl, .parquet or .arrow")),
     }
-    let place = |name: &str| {
-        let mut found = header.iter().enumerate().filter(|(_, column)| column.trim() == name);
-        match (found.next(), found.next()) {
-            (Some((place, _)), None) => Ok(place),
-            (Some(_), Some(_)) => Err(two_columns(path, name)),
-            (None, _) => Err(no_column(path, name, &header.iter().collect::<Vec<_>>().join(", "))),
-        }
-    };
-    let places = [place(&columns.content)?, place(&columns.label)?];
-    let row = |record: csv::StringRecord| places.map(|place| record.get(place).unwrap_or_default().to_owned());
-    let record = |record: std::result::Result<csv::StringRecord, csv::Error>| {
-        next_record.start();
-        record.map(row).map_err(bad)
-    };
-    reader.records().map(record).collect()
+    let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &Options::default());
+    let texts = texts.map_err(|error| Error::dataset(path, reason(error.problem)))?;
+    notes.extend(texts.notes.iter().map(|note| format!("{}: {}", file_name(path), note.text)));
+    let pair = |row: Vec<String>| <[String; 2]>::try_from(row).unwrap_or_default();
+    Ok(texts.rows.into_iter().map(pair).collect())
 }
 
-fn json_lines(path: &Path, columns: &Columns) -> Result<Vec<[String; 2]>> {
-    let mut reader = BufReader::new(untrusted::open(path).map_err(Error::io(path))?);
-    let mut rows = Vec::new();
-    for number in 1u64.. {
-        let bad = |reason: String| Error::dataset(path, format!("line {number}: {reason}; correct the line"));
-        let Some(line) = untrusted::read_line(&mut reader, MAX_ROW).map_err(|e| bad(e.to_string()))? else { break };
-        // Some programs begin a file with a mark of its byte order, which UTF-8 has no need of.
-        let mark = if number == 1 { "\u{feff}" } else { "" };
-        let line = line.strip_prefix(mark.as_bytes()).unwrap_or(&line).trim_ascii();
-        if line.is_empty() {
-            continue;
+/// What is wrong with a table, in the words of this program.
+fn reason(problem: FileProblem) -> String {
+    match problem {
+        FileProblem::Missing { what, known } => {
+            format!("has no {what}, but {known}; name the columns with --text-column and --label-column")
         }
-        let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
-        let value = |name: &str| match object.get(name) {
-            Some(serde_json::Value::String(text)) => Ok(text.clone()),
-            Some(serde_json::Value::Null) => Ok(String::new()),
-            Some(other) => Ok(other.to_string()),
-            None => Err(no_column(path, name, &object.keys().cloned().collect::<Vec<_>>().join(", "))),
-        };
-        rows.push([value(&columns.content)?, value(&columns.label)?]);
+        FileProblem::Duplicate { what, name } => format!("has two {what} {name}; rename one of them"),
+        FileProblem::Encoding { row, byte, value, .. } => {
+            format!("line {row}, byte {byte}: {value:#04x} is not valid UTF-8; save it as UTF-8")
+        }
+        other => other.to_string(),
     }
-    Ok(rows)
 }

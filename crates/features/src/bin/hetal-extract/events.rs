@@ -1,7 +1,7 @@
 //! The messages between the supervisor and its worker. Each is a line of JSON.
 
 use crate::limits::Limits;
-use hetal_extract_api::protocol::Encode;
+use hetal_extract_api::protocol::{Encode, ReadTable};
 use hetal_extract_api::shorten;
 use hetal_features::hub::Pin;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub enum Task {
     Extract(ExtractTask),
     /// A few pictures or texts into one file.
     Encode(EncodeTask),
+    /// The columns of a Parquet or Arrow file into one file.
+    ReadTable(ReadTable),
 }
 
 /// A data set into files.

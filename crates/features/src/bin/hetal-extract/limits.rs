@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 /// driver opens.
 const FILES: u64 = 1024;
 
+/// The memory for reading a Parquet or Arrow file, which is read in parts.
+const TABLE_MEMORY: u64 = 4 << 30;
+/// The seconds of processor time for reading one. The largest result has 16 GiB.
+const TABLE_SECONDS: u64 = 3600;
+
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// Limits of the worker.
@@ -16,6 +21,8 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// Open files.
     pub files: u64,
+    /// Seconds of processor time.
+    pub seconds: Option<u64>,
 }
 
 impl Limits {
@@ -25,7 +32,13 @@ impl Limits {
             Some(gib) => Some((gib * GIB) as u64),
             None => machine_memory().map(|bytes| bytes / 4 * 3),
         };
-        Self { memory, files: FILES }
+        Self { memory, files: FILES, seconds: None }
+    }
+
+    /// The limits for reading a Parquet or Arrow file.
+    pub fn of_tables() -> Self {
+        let memory = Self::new(None).memory.map_or(TABLE_MEMORY, |most| most.min(TABLE_MEMORY));
+        Self { memory: Some(memory), files: FILES, seconds: Some(TABLE_SECONDS) }
     }
 
     /// The memory in GiB, for messages.
@@ -45,6 +58,7 @@ impl Limits {
         };
         set(Resource::Core, 0)?;
         set(Resource::Nofile, self.files)?;
+        self.seconds.map_or(Ok(()), |seconds| set(Resource::Cpu, seconds))?;
         self.memory.map_or(Ok(()), |memory| set(Resource::Data, memory))
     }
 
@@ -76,5 +90,6 @@ mod tests {
             let share = Limits::new(None).memory.unwrap_or_default() as f64 / all as f64;
             assert!((0.7..0.8).contains(&share), "{share}");
         }
+        assert!(Limits::of_tables().memory.is_some_and(|bytes| bytes <= TABLE_MEMORY));
     }
 }

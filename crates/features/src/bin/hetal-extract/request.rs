@@ -12,6 +12,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// How long reading a table may make no progress.
+const TABLE_STALL: Duration = Duration::from_secs(120);
+
 /// Executes the request and prints the reply.
 pub fn run() -> ExitCode {
     let reply = match read().and_then(execute) {
@@ -38,6 +41,9 @@ fn read() -> Result<Request> {
 fn execute(request: Request) -> Result<()> {
     match request {
         Request::Encode(request) => encode(request),
+        Request::ReadTable(request) => {
+            supervisor::supervise(Task::ReadTable(request), Limits::of_tables(), TABLE_STALL)
+        }
         Request::Extract(Extract { arguments, at_most }) => {
             let line = std::iter::once(OsString::from(PROGRAM)).chain(arguments.iter().cloned());
             let program = Program::try_parse_from(line).map_err(|error| Error::Arguments(error.to_string()))?;

@@ -52,6 +52,7 @@ enum EndOfEvents {
 /// Runs a task in a worker. A worker that is silent for `stall` is killed.
 pub fn supervise(task: Task, limits: Limits, stall: Duration) -> Result<()> {
     let is_resumable = matches!(task, Task::Extract(_));
+    let has_options = !matches!(task, Task::ReadTable(_));
     let mut worker = start()?;
     let (Some(mut input), Some(output), Some(errors)) =
         (worker.stdin.take(), worker.stdout.take(), worker.stderr.take())
@@ -73,7 +74,7 @@ pub fn supervise(task: Task, limits: Limits, stall: Duration) -> Result<()> {
         return outcome;
     }
     let stderr = finished(stderr_tail).unwrap_or_default();
-    let happened = WorkerExit { end, status, stderr: &stderr, stall, limits }.explain();
+    let happened = WorkerExit { end, status, stderr: &stderr, stall, limits, has_options }.explain();
     let kept = if is_resumable { "; finished samples are kept, and the same command continues from there" } else { "" };
     Err(Error::Died(format!("reading {happened} while {}{kept}", progress.working_on())))
 }
@@ -233,15 +234,18 @@ struct WorkerExit<'a> {
     stderr: &'a str,
     stall: Duration,
     limits: Limits,
+    /// Whether the user can change the limits.
+    has_options: bool,
 }
 
 impl WorkerExit<'_> {
     /// What happened, as it follows "reading".
     fn explain(&self) -> String {
+        let option = |name: &str| if self.has_options { format!(" ({name})") } else { String::new() };
         match &self.end {
             EndOfEvents::Stalled => {
                 let seconds = self.stall.as_secs();
-                return format!("made no progress for {seconds} seconds (--stall-seconds) and was ended");
+                return format!("made no progress for {seconds} seconds{} and was ended", option("--stall-seconds"));
             }
             EndOfEvents::Broken(reason) => {
                 return format!(
@@ -251,7 +255,7 @@ impl WorkerExit<'_> {
             EndOfEvents::Closed => {}
         }
         if let (true, Some(gib)) = (self.is_starved(), self.limits.memory_gib()) {
-            return format!("needed more than {gib:.2} GiB of memory (--memory-gib)");
+            return format!("needed more than {gib:.2} GiB of memory{}", option("--memory-gib"));
         }
         if let Some(signal) = signal(self.status) {
             return format!("was ended by signal {signal}");
@@ -283,6 +287,7 @@ fn signal(status: ExitStatus) -> Option<String> {
         9 => "9 (SIGKILL; the system sends it when memory runs out)".to_owned(),
         11 => "11 (SIGSEGV)".to_owned(),
         15 => "15 (SIGTERM)".to_owned(),
+        24 => "24 (SIGXCPU: it needed more processor time than its limit)".to_owned(),
         other => other.to_string(),
     })
 }
@@ -352,6 +357,7 @@ mod tests {
     #[test]
     fn a_broken_worker_is_explained() {
         let exit = WorkerExit {
+            has_options: true,
             end: EndOfEvents::Broken("sent no event".to_owned()),
             status: ExitStatus::default(),
             stderr: "",

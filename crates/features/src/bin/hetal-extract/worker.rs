@@ -6,6 +6,7 @@ use crate::{Program, parent};
 use clap::Parser;
 use hetal_extract_api::arguments::{Arguments, BadArgument, DeviceArgument, FormatArgument, OutputArgument};
 use hetal_extract_api::protocol::PROGRAM;
+use hetal_features::columnar::hand_over;
 use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
 use hetal_features::device::DeviceChoice;
 use hetal_features::extraction::{Extraction, Observer, OutputFormat, Policy};
@@ -48,6 +49,10 @@ fn work(task: Task, supervisor: &Supervisor) -> Result<()> {
     match task {
         Task::Extract(task) => extract(task, supervisor),
         Task::Encode(task) => encode(&task, supervisor),
+        Task::ReadTable(request) => {
+            supervisor.set_activity("reading the table");
+            Ok(hand_over(&request, || supervisor.alive())?)
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A temporary folder that only its owner can read.
 
-use crate::{Error, Result};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A new temporary folder. Dropping it removes the folder and its contents.
@@ -10,17 +10,17 @@ pub struct PrivateFolder {
 
 impl PrivateFolder {
     /// Creates the folder.
-    pub fn new() -> Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let mut name = [0; 16];
-        getrandom::fill(&mut name).map_err(|error| Error::Randomness { reason: error.to_string() })?;
+        let no_bytes = |error| io::Error::other(format!("the operating system returns no random bytes: {error}"));
+        getrandom::fill(&mut name).map_err(no_bytes)?;
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = std::env::temp_dir().join(format!("hetal-{name}"));
         let mut builder = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        let failed =
-            |error: std::io::Error| Error::File { path: path.display().to_string(), reason: error.to_string() };
-        builder.create(&path).map_err(failed)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        builder.create(&path).map_err(named)?;
         Ok(Self { path })
     }
 
