@@ -13,3 +13,4 @@ pub mod plan;
 pub mod predict;
 pub mod shell;
 pub mod train;
+pub mod uploads;

@@ -35,7 +35,7 @@ enum Command {
     Train(commands::train::Arguments),
     /// Classify rows, on this machine or encrypted on the server.
     Predict(commands::predict::Arguments),
-    /// Show and export models.
+    /// List, show and export models.
     #[command(subcommand)]
     Model(commands::model::Command),
     /// List your jobs on the server.
@@ -46,6 +46,8 @@ enum Command {
     Cancel(commands::jobs::JobArguments),
     /// Delete one finished job from the server, with its results and the uploads that only it uses.
     Delete(commands::jobs::JobArguments),
+    /// List your encrypted rows and key sets on the server, with the quota, or delete unused ones.
+    Uploads(commands::uploads::UploadArguments),
     /// Report what this machine can do: CPU, GPU, memory, disk, parameter sets that fit.
     Doctor(commands::doctor::Arguments),
     /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
@@ -91,6 +93,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Status(_)
             | Command::Cancel(_)
             | Command::Delete(_)
+            | Command::Uploads(_)
     )
 }
 
@@ -110,6 +113,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Status(arguments) => commands::jobs::status(&arguments)?,
         Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
         Command::Delete(arguments) => commands::jobs::delete(&arguments)?,
+        Command::Uploads(arguments) => commands::uploads::run(&arguments)?,
         Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
         Command::Params(arguments) => commands::params::run(&arguments)?,
         Command::Selftest(arguments) => selftest::run(&arguments)?,

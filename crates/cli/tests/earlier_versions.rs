@@ -96,12 +96,13 @@ fn file_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Lines of a table without its heading, each with its class and probability.
+/// Lines of a table without its heading, each with its class and probability. Later versions write
+/// more columns.
 fn predictions(path: &Path) -> Vec<(String, f64)> {
     let text = fs::read_to_string(path).unwrap();
     let line = |line: &str| {
-        let (rest, probability) = line.rsplit_once(',').unwrap();
-        (rest.split_once(',').unwrap().1.to_owned(), probability.parse().unwrap())
+        let fields: Vec<&str> = line.split(',').collect();
+        (fields[1].to_owned(), fields[2].parse().unwrap())
     };
     text.lines().skip(1).map(line).collect()
 }

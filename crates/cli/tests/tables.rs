@@ -108,11 +108,20 @@ fn a_model_finds_its_columns_by_name() {
     let narrow = write(folder.path(), "narrow.npy", npy::write_doubles(&[160, 3], &values));
     assert!(refused(&narrow, &[]).contains("3 columns without names, and 4 are needed (a, b, c, d)"));
 
-    // One row that is far off is named.
+    // One row that is far off is named, and does not stop the others.
     let mut far = values.clone();
     far[4 * 6 + 1] = 900.0;
     let far = write(folder.path(), "far.npy", npy::write_doubles(&[120, 4], &far));
-    assert!(refused(&far, &["--remote"]).contains("row 7: beyond 2 times the longest training row"));
+    let remote = hetal(&["predict", "--json", "--dir", dir, "--features", text(&far), "--remote"]);
+    let note = String::from_utf8_lossy(&remote.stderr).into_owned();
+    assert!(remote.status.success() && note.contains("note: row 7 is more than 2 times as long as"), "{note}");
+    let remote: Value = serde_json::from_slice(&remote.stdout).unwrap();
+    assert_eq!(classes(&remote), classes(&run(&far, &[])));
+    let all = write(folder.path(), "all.npy", npy::write_doubles(&[2, 4], &[900.0; 8]));
+    assert!(refused(&all, &["--remote"]).contains("rows 1, 2: beyond 2 times the longest"));
+
+    names_and_probabilities(folder.path(), dir);
+    jobs_uploads_and_models(dir);
 
     // A model file of an earlier version has no names: columns are taken in their order, and that
     // is said.
@@ -125,6 +134,66 @@ fn a_model_finds_its_columns_by_name() {
     assert!(note.contains("the model has no names of columns"), "{note}");
     let by_count: Value = serde_json::from_slice(&by_count.stdout).unwrap();
     assert_eq!(classes(&by_count), classes(&right));
+}
+
+/// `predict` writes names of rows and the probabilities of all classes.
+fn names_and_probabilities(folder: &Path, dir: &str) {
+    let table = csv(&[("customer", 0), ("a", 0), ("b", 1), ("c", 2), ("d", 3)], 4);
+    let mut lines: Vec<String> = table.lines().map(str::to_owned).collect();
+    for (k, line) in lines.iter_mut().enumerate().skip(1) {
+        *line = format!("Ann {k},{}", line.split_once(',').unwrap().1);
+    }
+    let (file, out) = (write(folder, "customers.csv", lines.join("\n")), folder.join("out.csv"));
+    let words = ["predict", "--dir", dir, "--features", text(&file), "--drop", "kind", "--id-column", "customer"];
+    let predicted = hetal(&[&words[..], &["--out", text(&out)]].concat());
+    let said = String::from_utf8_lossy(&predicted.stderr).into_owned();
+    assert!(predicted.status.success() && said.is_empty(), "{said}");
+    let written = std::fs::read_to_string(&out).unwrap();
+    let lines: Vec<Vec<&str>> = written.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0], ["customer", "class", "probability", "probability 3", "probability 8"]);
+    assert_eq!((lines.len(), lines[1][0], lines[4][0]), (5, "Ann 1", "Ann 4"));
+    for line in &lines[1..] {
+        let numbers: Vec<f64> = line[2..].iter().map(|field| field.parse().unwrap()).collect();
+        assert_eq!(numbers[0], numbers[1].max(numbers[2]), "{line:?}");
+        assert!((numbers[1] + numbers[2] - 1.0).abs() < 0.011, "{line:?}");
+    }
+    let report = json(&[&words[..], &["--json"]].concat());
+    assert_eq!(report["inputs"][3], "Ann 4");
+    assert_eq!(report["predictions"][0]["probabilities"].as_array().unwrap().len(), 2);
+    let unknown = error(&[&words[..7], &["--id-column", "name"]].concat());
+    assert!(unknown.contains("column name not found; the file contains: customer, a, b, c, d, kind"), "{unknown}");
+}
+
+/// An owner sees what he has on the server and in his project, and frees what no job uses.
+fn jobs_uploads_and_models(dir: &str) {
+    let jobs = String::from_utf8_lossy(&hetal(&["jobs", "--dir", dir]).stdout).into_owned();
+    let job = jobs.lines().find(|line| line.contains(" model ")).unwrap().split(' ').next().unwrap().to_owned();
+    assert_eq!(job.len(), 8, "{jobs}");
+    let status = String::from_utf8_lossy(&hetal(&["status", &job[..4], "--dir", dir]).stdout).into_owned();
+    assert!(status.starts_with(&job) && status.contains("finished"), "{status}");
+    let models = String::from_utf8_lossy(&hetal(&["model", "list", "--dir", dir]).stdout).into_owned();
+    let begins = models.starts_with("model                4 features, 2 classes, ");
+    assert!(begins && models.contains(" rows, validation accuracy "), "{models}");
+
+    let uploads = || json(&["uploads", "--json", "--dir", dir]);
+    let before = uploads();
+    let all = before["uploads"].as_array().unwrap();
+    assert!(!all.is_empty() && all.iter().all(|upload| upload["jobs"] == 1 && upload["complete"] == true), "{before}");
+    assert!(before["bytes"].as_u64() < before["bytes_most"].as_u64(), "{before}");
+    let freed = json(&["uploads", "--free", "--json", "--dir", dir]);
+    assert_eq!((&freed["deleted"], uploads()), (&serde_json::json!([]), before.clone()), "all are used");
+    // A project that lost its record does not know the uploads of a job.
+    let record = Path::new(dir).join("jobs/model/job.json");
+    let kept = std::fs::read(&record).unwrap();
+    std::fs::remove_file(&record).unwrap();
+    json(&["delete", &job, "--json", "--dir", dir]);
+    std::fs::write(&record, kept).unwrap();
+    assert!(uploads()["uploads"].as_array().unwrap().iter().all(|upload| upload["jobs"] == 0));
+    let text = String::from_utf8_lossy(&hetal(&["uploads", "--dir", dir]).stdout).into_owned();
+    assert!(text.contains("used by no job") && text.contains("`hetal uploads --free`"), "{text}");
+    let freed = json(&["uploads", "--free", "--json", "--dir", dir]);
+    assert_eq!(freed["deleted"].as_array().unwrap().len(), all.len());
+    assert_eq!((&uploads()["uploads"], &uploads()["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
 }
 
 /// `plan` reports on the rows, with what was guessed, and options decide what is read.

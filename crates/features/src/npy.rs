@@ -24,9 +24,10 @@ impl Array {
         if !header.is_bytes() {
             return Err("must hold bytes (|u1) in C order".to_owned());
         }
-        let size = header.value_bytes().map(|size| size as u64).filter(|&size| size <= most);
-        let size =
-            size.ok_or_else(|| format!("has more than {most} bytes in shape {shape:?}, the most that is read"))?;
+        let size = header.value_bytes().unwrap_or(usize::MAX) as u64;
+        if size > most {
+            return Err(format!("has {size} bytes in shape {shape:?}, at most {most} are read"));
+        }
         let wrong = |found: &str| format!("has {found} than the {size} bytes of shape {shape:?}");
         let bytes = untrusted::read_all(reader, size).map_err(|e| match e.kind() {
             std::io::ErrorKind::InvalidData => wrong("more"),
@@ -92,7 +93,7 @@ mod tests {
         let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
         let endless = || start.as_slice().chain(std::io::repeat(0));
         let error = |most: u64| Array::read_bytes(endless(), most).err().unwrap();
-        assert!(error(999_999).contains("more than 999999 bytes"), "{}", error(999_999));
+        assert!(error(999_999).contains("at most 999999 are read"), "{}", error(999_999));
         assert!(error(1_000_000).contains("has more than the 1000000 bytes"), "{}", error(1_000_000));
         assert!(Array::read_bytes(endless().take(start.len() as u64 + 1_000_000), 1_000_000).is_ok());
     }

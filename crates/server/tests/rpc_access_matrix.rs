@@ -13,11 +13,12 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use std::time::Instant;
 use tonic::{Code, Status};
 
-const REQUESTS: [&str; 12] = [
+const REQUESTS: [&str; 13] = [
     "Hello",
     "BeginUpload",
     "Upload",
     "DeleteUpload",
+    "ListUploads",
     "CreateJob",
     "ListJobs",
     "GetJob",
@@ -93,6 +94,9 @@ async fn make(rpc: &mut RawClient, request: &str, target: &Target) -> Result<Str
         }
         "DeleteUpload" => {
             rpc.delete_upload(v1::DeleteUploadRequest { name: upload.into() }).await.map(|_| "done".to_owned())
+        }
+        "ListUploads" => {
+            rpc.list_uploads(v1::ListUploadsRequest {}).await.map(|r| format!("{:?}", r.into_inner().uploads))
         }
         "CreateJob" => {
             let work = Some(v1::create_job_request::Work::Training(training));
@@ -223,10 +227,13 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
         };
         let (anns, nobodys) = (ask(&target), ask(&never));
         assert_eq!(anns, nobodys, "{request}");
-        let own_business = ["Hello", "BeginUpload", "ListJobs", "Upload", "DeleteUpload"];
+        let own_business = ["Hello", "BeginUpload", "ListJobs", "Upload", "DeleteUpload", "ListUploads"];
         assert!(anns.is_err() || own_business.contains(&request), "{request} was answered: {anns:?}");
         if request == "Hello" {
             assert_eq!(anns, Ok("offer".to_owned()));
+        }
+        if request == "ListUploads" {
+            assert_eq!(anns, Ok("[]".to_owned()));
         }
         if request == "ListJobs" {
             assert_eq!(anns, Ok(format!("{:?}", v1::JobList::default())));

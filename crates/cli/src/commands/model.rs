@@ -1,4 +1,4 @@
-//! `hetal model`: shows and exports models.
+//! `hetal model`: lists, shows and exports models.
 
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
@@ -15,11 +15,24 @@ use std::path::PathBuf;
 /// Commands about models.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
+    /// List the models of a project.
+    List(ListArguments),
     /// Show a model: classes, training, accuracy.
     Show(ShowArguments),
     /// Write a model that may be published. Added noise hides what exact weights reveal about the
     /// secret key.
     Export(ExportArguments),
+}
+
+/// Arguments of `hetal model list`.
+#[derive(clap::Args, Debug)]
+pub struct ListArguments {
+    /// The project folder.
+    #[arg(long, default_value = PROJECT_FOLDER)]
+    pub dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `hetal model show`.
@@ -89,9 +102,42 @@ pub enum FormatArgument {
 /// Runs a command.
 pub fn run(command: &Command) -> Result<()> {
     match command {
+        Command::List(arguments) => list(arguments),
         Command::Show(arguments) => show(arguments),
         Command::Export(arguments) => export(arguments),
     }
+}
+
+/// Lists models. A locked one is named only, because a list asks for no passphrase.
+fn list(arguments: &ListArguments) -> Result<()> {
+    let project = Project::open_without_lock(&arguments.dir)?;
+    let (mut values, mut text) = (Vec::new(), String::new());
+    for name in project.models()? {
+        match Model::open(&project.model(&name)?, None) {
+            Ok(model) => {
+                let (training, classes) = (&model.training, model.classes.len());
+                let accuracy = 100.0 * training.validation_accuracy;
+                text += &format!(
+                    "{name:20} {} features, {classes} classes, {} rows, validation accuracy {accuracy:.2} %\n",
+                    model.features(),
+                    training.rows
+                );
+                values.push(json!({
+                    "name": name, "features": model.features(), "classes": model.classes, "rows": training.rows,
+                    "validation_accuracy": training.validation_accuracy, "job": training.job,
+                }));
+            }
+            Err(error) => {
+                text += &format!("{name:20} {error}\n");
+                values.push(json!({ "name": name, "error": error.to_string() }));
+            }
+        }
+    }
+    if text.is_empty() {
+        text = "no models".to_owned();
+    }
+    print(arguments.json, &values.into(), &text);
+    Ok(())
 }
 
 fn show(arguments: &ShowArguments) -> Result<()> {

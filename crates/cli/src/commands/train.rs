@@ -6,6 +6,7 @@ use crate::args::data::{Data, Read};
 use crate::args::hyper_parameters::HyperParameters;
 use crate::args::passphrase::LockArguments;
 use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
+use crate::ui::interrupt::explain_interrupt;
 use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
@@ -59,6 +60,9 @@ pub struct Arguments {
     pub json: bool,
 }
 
+const INTERRUPTED: &str = "interrupted: run the same command again to continue. Keys, encrypted rows and verdicts are \
+                           kept; the server waits for the next verdict (`hetal jobs` shows the job)";
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Read { task, manifest, report: data } = arguments.data.read()?;
@@ -67,6 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
     arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
+    explain_interrupt(INTERRUPTED);
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
     options.wishes = arguments.wishes.wishes();

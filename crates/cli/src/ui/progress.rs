@@ -67,6 +67,7 @@ impl TrainingProgress {
                 "the record of this training was lost. Job {job} of the same name has not ended; if it is this \
                  project's, the new job may wait for it: end it with `hetal cancel {job}`"
             )),
+            ProgressEvent::Outliers { rows, count, guard } => self.line(&outliers(&rows, count, guard)),
             ProgressEvent::Checking => {
                 self.line("computing the plaintext reference: the same training on this machine, without encryption");
             }
@@ -122,6 +123,20 @@ impl TrainingProgress {
         }
         self.stage.clear();
     }
+}
+
+/// The message about rows that are not sent.
+fn outliers(rows: &[usize], count: usize, guard: f64) -> String {
+    let listed = rows.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let which = match count {
+        1 => format!("row {listed} is"),
+        _ if count > rows.len() => format!("{count} rows (the first are {listed}) are"),
+        _ => format!("rows {listed} are"),
+    };
+    format!(
+        "note: {which} more than {guard} times as long as the longest training row, too long for the encrypted \
+         circuit: classified on this machine instead. Check the values"
+    )
 }
 
 /// The message about an interrupted training whose key set was replaced.

@@ -17,6 +17,9 @@ use std::path::PathBuf;
 const MAX_NAMED_ROWS: usize = 10;
 
 /// Computes logits of rows with the encrypted weights that a training left on the server.
+///
+/// Rows that are too long for the circuit are classified on this machine, which is reported. If
+/// all are, that is an error.
 pub fn logits(
     project: &mut Project,
     remote: &Remote,
@@ -28,7 +31,30 @@ pub fn logits(
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
     }
     require_finite(features)?;
-    require_within_guard(model, features)?;
+    let outliers = outliers(model, features)?;
+    if outliers.is_empty() {
+        return sent_logits(project, remote, model, features, report);
+    }
+    let rows = outliers.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
+    report(ProgressEvent::Outliers { rows, count: outliers.len(), guard: normalisation::GUARD });
+    let sent: Vec<usize> = (0..features.rows()).filter(|row| outliers.binary_search(row).is_err()).collect();
+    let fitting = Matrix::from_fn(sent.len(), features.columns(), |row, column| features[(sent[row], column)]);
+    let answers = sent_logits(project, remote, model, &fitting, report)?;
+    let mut logits = model.logits(features)?;
+    for (row, &place) in sent.iter().enumerate() {
+        (0..answers.columns()).for_each(|class| logits[(place, class)] = answers[(row, class)]);
+    }
+    Ok(logits)
+}
+
+/// Computes logits of rows that all fit.
+fn sent_logits(
+    project: &mut Project,
+    remote: &Remote,
+    model: &Model,
+    features: &Matrix,
+    report: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<Matrix> {
     let owner = keys::existing_owner(project)?;
     if model.training.key_id != Some(owner.key_id()) {
         let help = "predict without --remote, use the project it was trained in, or train it again";
@@ -68,17 +94,16 @@ fn require_job(remote: &Remote, model: &Model, job: JobId) -> Result<()> {
     }
 }
 
-/// Refuses rows that are too long for the circuit. The error names them all, as far as they are
-/// few.
-fn require_within_guard(model: &Model, features: &Matrix) -> Result<()> {
+/// The rows that are too long for the circuit, in order. If all are, the error names them as far
+/// as they are few.
+fn outliers(model: &Model, features: &Matrix) -> Result<Vec<usize>> {
     let rows = model.normalisation.beyond_guard(features)?;
-    match rows.len() {
-        0 => Ok(()),
-        count => {
-            let rows = rows.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
-            Err(Error::Outliers { rows, count, guard: normalisation::GUARD })
-        }
+    if rows.len() < features.rows() || rows.is_empty() {
+        return Ok(rows);
     }
+    let count = rows.len();
+    let rows = rows.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
+    Err(Error::Outliers { rows, count, guard: normalisation::GUARD })
 }
 
 /// Sends the key set of a training again if the server has lost it and this project still has it.
@@ -231,17 +256,17 @@ impl Query<'_> {
 mod tests {
     use super::*;
 
-    /// One row that is too long is named, among others that are not.
+    /// Rows that are too long are found among others. Nothing is left to send if all are.
     #[test]
-    fn outliers_are_named() {
+    fn outliers_are_found() {
         let model = crate::model::tests::model();
         let mut rows = Matrix::from_fn(30, model.features(), |_, j| j as f64);
-        assert!(require_within_guard(&model, &rows).is_ok());
+        assert_eq!(outliers(&model, &rows).unwrap(), []);
         rows[(6, 1)] = 1e5;
-        let said = require_within_guard(&model, &rows).unwrap_err().to_string();
-        assert!(said.starts_with("row 7: beyond 2 times the longest training row"), "{said}");
         (8..25).for_each(|row| rows[(row, 2)] = -1e5);
-        let said = require_within_guard(&model, &rows).unwrap_err().to_string();
-        assert!(said.starts_with("18 rows (the first are 7, 9, 10, 11, 12, 13, 14, 15, 16, 17): beyond"), "{said}");
+        assert_eq!(outliers(&model, &rows).unwrap(), [6].into_iter().chain(8..25).collect::<Vec<_>>());
+        (0..30).for_each(|row| rows[(row, 2)] = -1e5);
+        let said = outliers(&model, &rows).unwrap_err().to_string();
+        assert!(said.starts_with("30 rows (the first are 1, 2, 3, 4, 5, 6, 7, 8, 9, 10): beyond"), "{said}");
     }
 }

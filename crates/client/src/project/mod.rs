@@ -179,6 +179,25 @@ impl Project {
         Ok(folder)
     }
 
+    /// The names of all models, in order.
+    pub fn models(&self) -> Result<Vec<String>> {
+        let folder = self.root.join("models");
+        let entries = match std::fs::read_dir(&folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| io_error("reading", &folder, &e))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|e| io_error("reading", &folder, &e))?.path();
+            let name = path.file_stem().and_then(|name| name.to_str()).filter(|name| checked_name(name).is_ok());
+            if path.extension().is_some_and(|extension| extension == "json") {
+                names.extend(name.map(str::to_owned));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
     /// The path of a model file.
     pub fn model(&self, name: &str) -> Result<PathBuf> {
         let folder = self.root.join("models");

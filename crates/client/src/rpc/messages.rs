@@ -233,6 +233,52 @@ impl ClassificationRequest {
     }
 }
 
+/// An uploaded blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadInfo {
+    /// Its name.
+    pub name: BlobName,
+    /// What it contains.
+    pub kind: BlobKind,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether the server has all of it.
+    pub complete: bool,
+    /// The number of jobs that use it.
+    pub jobs: u32,
+}
+
+/// The uploads of a tenant and what is used of his quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadList {
+    /// The uploads.
+    pub uploads: Vec<UploadInfo>,
+    /// Bytes of uploads, outputs of jobs and checkpoints.
+    pub bytes: u64,
+    /// The most such bytes.
+    pub bytes_most: u64,
+    /// The most uploads.
+    pub uploads_most: u64,
+}
+
+impl UploadList {
+    pub(crate) fn parse(message: v1::UploadList) -> Result<Self> {
+        let one = |upload: v1::UploadInfo| {
+            let kind = match upload.kind() {
+                v1::BlobKind::Keys => BlobKind::Keys,
+                v1::BlobKind::Batch => BlobKind::Batch,
+                v1::BlobKind::Features => BlobKind::Features,
+                v1::BlobKind::Unspecified => return Err(Error::protocol("it listed an upload without a kind")),
+            };
+            let name = BlobName::try_from(&upload.name[..]);
+            let name = name.map_err(|_| Error::protocol("it listed an upload with an invalid name"))?;
+            Ok(UploadInfo { name, kind, size: upload.size, complete: upload.complete, jobs: upload.jobs })
+        };
+        let v1::UploadList { uploads, bytes, bytes_most, uploads_most } = message;
+        Ok(Self { uploads: uploads.into_iter().map(one).collect::<Result<_>>()?, bytes, bytes_most, uploads_most })
+    }
+}
+
 /// A job as the server describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobInfo {

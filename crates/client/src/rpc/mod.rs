@@ -25,7 +25,7 @@ pub use error::{Error, Result};
 pub use hetal_wire::{BlobName, JobId, JobState};
 pub use messages::{
     BlobKind, Bounds, ClassificationRequest, Event, EventKind, HyperParameters, JobInfo, JobProgress, Offer, Output,
-    ParameterSetInfo, Phase, RowBlob, TrainingRequest, Validation,
+    ParameterSetInfo, Phase, RowBlob, TrainingRequest, UploadInfo, UploadList, Validation,
 };
 pub(crate) use transfer::digest_file;
 pub use transfer::{BlobDigest, Uploaded};
@@ -191,6 +191,12 @@ impl Remote {
     /// Deletes a job that has ended, with its outputs.
     pub fn delete(&self, id: JobId) -> Result<()> {
         self.call(|mut rpc| async move { rpc.delete_job(job_request(id)).await }).map(|_| ())
+    }
+
+    /// Lists the uploads of this tenant and what is used of his quota.
+    pub fn uploads(&self) -> Result<UploadList> {
+        let list = self.call(|mut rpc| async move { rpc.list_uploads(v1::ListUploadsRequest {}).await })?;
+        UploadList::parse(list)
     }
 
     /// Deletes an uploaded blob that no job uses.

@@ -69,6 +69,15 @@ pub enum ProgressEvent {
     },
     /// The plaintext reference is computed on this machine.
     Checking,
+    /// Rows of a prediction are too long for the circuit and are classified on this machine.
+    Outliers {
+        /// The first of them, counted from 1.
+        rows: Vec<usize>,
+        /// All of them.
+        count: usize,
+        /// How many times the length of the longest training row a row may have.
+        guard: f64,
+    },
 }
 
 /// A judged round.

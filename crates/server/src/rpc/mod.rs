@@ -147,6 +147,11 @@ impl Hetal for Handler {
         done.map(|()| Response::new(v1::Done {}))
     }
 
+    async fn list_uploads(&self, request: Request<v1::ListUploadsRequest>) -> Reply<v1::UploadList> {
+        let (tenant, _) = authenticated(&request)?;
+        self.run(&tenant, |service, tenant| service.list_uploads(tenant)).await.map(Response::new)
+    }
+
     async fn create_job(&self, request: Request<v1::CreateJobRequest>) -> Reply<v1::Job> {
         let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();

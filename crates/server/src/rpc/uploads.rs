@@ -91,6 +91,25 @@ impl Service {
         Ok(v1::UploadState { held, complete })
     }
 
+    pub(super) fn list_uploads(&self, tenant: &Tenant) -> Result<v1::UploadList> {
+        let list = self.core.state.uploads(tenant)?;
+        let describe = |(upload, jobs): (Upload, u64)| v1::UploadInfo {
+            name: upload.name.to_vec().into(),
+            kind: match upload.kind {
+                BlobKind::Keys => v1::BlobKind::Keys,
+                BlobKind::Batch => v1::BlobKind::Batch,
+                BlobKind::Features => v1::BlobKind::Features,
+            }
+            .into(),
+            size: upload.size,
+            complete: upload.complete,
+            jobs: u32::try_from(jobs).unwrap_or(u32::MAX),
+        };
+        let quota = self.quota();
+        let uploads = list.uploads.into_iter().map(describe).collect();
+        Ok(v1::UploadList { uploads, bytes: list.bytes, bytes_most: quota.bytes, uploads_most: quota.uploads })
+    }
+
     /// Checks the header of an upload: its kind and its parameter set.
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {

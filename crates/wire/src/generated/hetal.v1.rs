@@ -131,6 +131,35 @@ pub struct DeleteUploadRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub name: ::prost::bytes::Bytes,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListUploadsRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UploadList {
+    #[prost(message, repeated, tag = "1")]
+    pub uploads: ::prost::alloc::vec::Vec<UploadInfo>,
+    /// The bytes that count: uploads (incomplete ones in full), outputs of jobs, and checkpoints of
+    /// jobs that have not ended.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes_most: u64,
+    #[prost(uint64, tag = "4")]
+    pub uploads_most: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UploadInfo {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: ::prost::bytes::Bytes,
+    #[prost(enumeration = "BlobKind", tag = "2")]
+    pub kind: i32,
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    #[prost(bool, tag = "4")]
+    pub complete: bool,
+    /// The number of jobs that use it. One that no job uses can be deleted.
+    #[prost(uint32, tag = "5")]
+    pub jobs: u32,
+}
 /// An uploaded row blob.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rows {
@@ -710,6 +739,28 @@ pub mod hetal_client {
                 .insert(GrpcMethod::new("hetal.v1.Hetal", "DeleteUpload"));
             self.inner.unary(req, path, codec).await
         }
+        /// Lists the uploaded blobs of the client and what is used of its quota.
+        pub async fn list_uploads(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListUploadsRequest>,
+        ) -> std::result::Result<tonic::Response<super::UploadList>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/hetal.v1.Hetal/ListUploads",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("hetal.v1.Hetal", "ListUploads"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Queues a training or a classification. The same request id returns the same job.
         pub async fn create_job(
             &mut self,
@@ -901,6 +952,11 @@ pub mod hetal_server {
             &self,
             request: tonic::Request<super::DeleteUploadRequest>,
         ) -> std::result::Result<tonic::Response<super::Done>, tonic::Status>;
+        /// Lists the uploaded blobs of the client and what is used of its quota.
+        async fn list_uploads(
+            &self,
+            request: tonic::Request<super::ListUploadsRequest>,
+        ) -> std::result::Result<tonic::Response<super::UploadList>, tonic::Status>;
         /// Queues a training or a classification. The same request id returns the same job.
         async fn create_job(
             &self,
@@ -1188,6 +1244,49 @@ pub mod hetal_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteUploadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/hetal.v1.Hetal/ListUploads" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListUploadsSvc<T: Hetal>(pub Arc<T>);
+                    impl<T: Hetal> tonic::server::UnaryService<super::ListUploadsRequest>
+                    for ListUploadsSvc<T> {
+                        type Response = super::UploadList;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListUploadsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Hetal>::list_uploads(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListUploadsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

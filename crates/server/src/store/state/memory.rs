@@ -127,6 +127,20 @@ impl State for MemoryState {
         Ok(self.lock().uploads.get(&(tenant.clone(), name)).cloned())
     }
 
+    fn uploads(&self, tenant: &Tenant) -> Result<UploadList> {
+        let inner = self.lock();
+        let jobs = |name: &BlobName| inner.of(tenant).filter(|entry| entry.uses.contains(name)).count() as u64;
+        let uploads: Vec<(Upload, u64)> = inner
+            .uploads
+            .iter()
+            .filter(|((owner, _), _)| owner == tenant)
+            .map(|((_, name), upload)| (upload.clone(), jobs(name)))
+            .collect();
+        let of_jobs: u64 = inner.of(tenant).map(Entry::bytes).sum();
+        let bytes = uploads.iter().map(|(upload, _)| upload.size).sum::<u64>() + of_jobs;
+        Ok(UploadList { uploads, bytes })
+    }
+
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let mut inner = self.lock();
         inner.uploads.get_mut(&(tenant.clone(), name)).ok_or(Error::NoBlob { name })?.complete = true;

@@ -48,6 +48,15 @@ pub struct Upload {
     pub complete: bool,
 }
 
+/// The uploads of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UploadList {
+    /// The uploads in the order of their names, each with the number of jobs that use it.
+    pub uploads: Vec<(Upload, u64)>,
+    /// The bytes that count against [`Quota::bytes`].
+    pub bytes: u64,
+}
+
 /// The limits of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
@@ -237,6 +246,8 @@ pub trait State: Send + Sync {
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload>;
     /// Finds an upload.
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>>;
+    /// All uploads of a tenant.
+    fn uploads(&self, tenant: &Tenant) -> Result<UploadList>;
     /// Marks an upload as complete.
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()>;
     /// Marks an upload as incomplete, because its blob was found damaged or missing.

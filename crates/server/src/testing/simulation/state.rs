@@ -5,6 +5,7 @@ use super::fault_injector::{FaultInjector, Injected};
 use super::toy_executor::SIZE;
 use crate::store::state::{
     Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
+    UploadList,
 };
 use crate::tenants::Tenant;
 use crate::worker::checkpoint::Checkpoint;
@@ -53,6 +54,9 @@ impl State for SimState {
     }
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
         self.read(|s| s.upload(tenant, name))
+    }
+    fn uploads(&self, tenant: &Tenant) -> Result<UploadList> {
+        self.read(|s| s.uploads(tenant))
     }
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         self.write(|s| s.complete_upload(tenant, name))

@@ -65,7 +65,12 @@ fn uploads(state: &dyn State) {
     assert!(matches!(state.begin_upload(&ann, &upload(4, 0), &QUOTA), Err(Error::Limit { .. })));
     state.complete_upload(&ann, BlobName([1; 32])).unwrap();
     assert!(state.upload(&ann, BlobName([1; 32])).unwrap().unwrap().complete);
+    let listed = state.uploads(&ann).unwrap();
+    assert_eq!((listed.uploads.len(), listed.bytes), (3, 100));
+    let first = Upload { complete: true, ..upload(1, 60) };
+    assert_eq!(listed.uploads[..2], [(first, 0), (upload(2, 20), 0)]);
     // Another tenant sees neither the blob nor its use of the quota.
+    assert_eq!(state.uploads(&bob).unwrap(), UploadList::default());
     assert_eq!(state.upload(&bob, BlobName([1; 32])).unwrap(), None);
     assert_eq!(state.complete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
     assert_eq!(state.delete_upload(&bob, BlobName([1; 32])), Err(Error::NoBlob { name: BlobName([1; 32]) }));
@@ -113,6 +118,8 @@ fn jobs(state: &dyn State) {
     assert_eq!(ids, [3, 2, 1]);
     assert_eq!(kinds(&state.events(&ann, first.id, 0, at_most(10)).unwrap()), [(1, "queued")]);
     // Uploads in use cannot be deleted.
+    let used: Vec<u64> = state.uploads(&ann).unwrap().uploads.iter().map(|(_, jobs)| *jobs).collect();
+    assert!(used.contains(&3), "three jobs use an upload: {used:?}");
     assert!(matches!(state.delete_upload(&ann, BlobName([1; 32])), Err(Error::Precondition { .. })));
     // Other tenants do not see the job.
     let unknown = || Error::NoJob { id: first.id };

@@ -6,8 +6,8 @@ mod schema;
 
 use super::{
     Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, Quota, State,
-    TenantTotals, Upload, check_job_quota, check_same_request, check_same_upload, check_upload_quota, check_verdict,
-    job_not_ended, output_bytes, upload_in_use,
+    TenantTotals, Upload, UploadList, check_job_quota, check_same_request, check_same_upload, check_upload_quota,
+    check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
@@ -164,9 +164,7 @@ impl State for SqliteState {
                 return check_same_upload(upload, found);
             }
             let uploads = count(db, "SELECT COUNT(*) FROM uploads WHERE tenant = ?1", tenant)?;
-            let bytes = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
-            let of_jobs = "SELECT COALESCE(SUM(bytes + IIF(state < 3, held, 0)), 0) FROM jobs WHERE tenant = ?1";
-            check_upload_quota(quota, upload, uploads, bytes.saturating_add(count(db, of_jobs, tenant)?))?;
+            check_upload_quota(quota, upload, uploads, used_bytes(db, tenant)?)?;
             let kind = number(&KINDS, upload.kind);
             let values = params![tenant.as_str(), upload.name.0, kind, upload.size as i64, upload.complete];
             db.execute("INSERT INTO uploads VALUES (?1, ?2, ?3, ?4, ?5)", values)?;
@@ -176,6 +174,10 @@ impl State for SqliteState {
 
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
         self.read(|db| find_upload(db, tenant, name))
+    }
+
+    fn uploads(&self, tenant: &Tenant) -> Result<UploadList> {
+        self.read(|db| Ok(UploadList { uploads: list_uploads(db, tenant)?, bytes: used_bytes(db, tenant)? }))
     }
 
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {

@@ -59,6 +59,30 @@ pub fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<O
     found.map(parse).transpose()
 }
 
+/// All uploads of a tenant, each with the number of jobs that use it.
+pub fn list_uploads(db: &Connection, tenant: &Tenant) -> Result<Vec<(Upload, u64)>> {
+    let sql = "SELECT name, kind, size, complete,
+        (SELECT COUNT(*) FROM uses s WHERE s.tenant = u.tenant AND s.name = u.name)
+        FROM uploads u WHERE tenant = ?1 ORDER BY name";
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([tenant.as_str()])?;
+    let mut uploads = Vec::new();
+    while let Some(row) = rows.next()? {
+        let name = BlobName::try_from(&row.get::<_, Vec<u8>>(0)?[..]).map_err(|_| corrupt("an upload's name"))?;
+        let kind = numbered(&KINDS, row.get::<_, i64>(1)?, "an upload's kind")?;
+        let upload = Upload { name, kind, size: row.get::<_, i64>(2)? as u64, complete: row.get(3)? };
+        uploads.push((upload, row.get::<_, i64>(4)? as u64));
+    }
+    Ok(uploads)
+}
+
+/// The bytes of a tenant that count: uploads, outputs of jobs, checkpoints of active jobs.
+pub fn used_bytes(db: &Connection, tenant: &Tenant) -> Result<u64> {
+    let uploads = count(db, "SELECT COALESCE(SUM(size), 0) FROM uploads WHERE tenant = ?1", tenant)?;
+    let of_jobs = "SELECT COALESCE(SUM(bytes + IIF(state < 3, held, 0)), 0) FROM jobs WHERE tenant = ?1";
+    Ok(uploads.saturating_add(count(db, of_jobs, tenant)?))
+}
+
 /// Reads a row of jobs. Damage in one row must not fail a query of many, so the result is nested.
 pub fn read_job(row: &Row<'_>) -> rusqlite::Result<(i64, Result<Job>)> {
     Ok((row.get(0)?, parse_job(row)))
