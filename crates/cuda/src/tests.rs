@@ -14,7 +14,7 @@ use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
 use hetal_learn::driver::{EngineHost, drive};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
-use hetal_learn::{AgreementLimits, CachedBatch, Geometry, LevelPlan, RowBlob, Session};
+use hetal_learn::{AgreementLimits, CachedBatch, EncryptedPiece, Geometry, LevelPlan, Session};
 use hetal_ring::{Basis, Isa, RnsRing, prime};
 use hetal_testkit::{TestOwner, complex_vector};
 use std::cell::Cell;
@@ -354,7 +354,7 @@ fn a_lost_card_loses_nothing() {
     let trainer = Trainer::new(&engine, g, level_plan, constants).unwrap();
     let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect();
     let batches =
-        [CachedBatch::Raw(RowBlob { features, labels: seal(level_plan.labels()), row_weights: None, rows: 64 })];
+        [CachedBatch::Raw(EncryptedPiece { features, labels: seal(level_plan.labels()), row_weights: None, rows: 64 })];
     let mut session = Session::new(AgreementLimits::default().defaults, 1, vec![seal(level_plan.weights())]).unwrap();
     let codec = Codec::new(Arc::clone(params), Arc::clone(&gpu));
     let (record, ciphertexts) = session.checkpoint();

@@ -28,7 +28,7 @@ pub fn pieces_of(g: &Geometry, batch: usize, number: usize, sent: usize) -> Rang
 
 /// One encrypted piece as the client uploaded it.
 #[derive(Clone, Debug)]
-pub struct RowBlob<C> {
+pub struct EncryptedPiece<C> {
     /// Its blocks of features.
     pub features: Vec<C>,
     /// The labels, times the weights of their rows.
@@ -45,7 +45,7 @@ pub enum CachedBatch<C> {
     /// With its row-shifted versions, which stay in memory.
     Prepared(Batch<C>),
     /// As uploaded. The versions are computed for each step and dropped.
-    Raw(RowBlob<C>),
+    Raw(EncryptedPiece<C>),
 }
 
 impl<C: Clone + Send + Sync> CachedBatch<C> {
@@ -53,7 +53,7 @@ impl<C: Clone + Send + Sync> CachedBatch<C> {
     pub fn ready<E: Engine<Ciphertext = C>>(&self, engine: &E, trainer: &Trainer<E>) -> Result<Cow<'_, Batch<C>>> {
         match self {
             Self::Prepared(batch) => Ok(Cow::Borrowed(batch)),
-            Self::Raw(RowBlob { features, labels, row_weights, rows }) => {
+            Self::Raw(EncryptedPiece { features, labels, row_weights, rows }) => {
                 let batch = trainer.batch(engine, features, labels.clone(), *rows)?;
                 Ok(Cow::Owned(Batch { row_weights: row_weights.clone(), ..batch }))
             }

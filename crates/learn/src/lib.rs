@@ -23,7 +23,7 @@ pub mod softmax;
 pub mod trainer;
 
 pub use agreement::{Agreement, AgreementLimits, Wishes};
-pub use batches::{Batches, CachedBatch, RowBlob};
+pub use batches::{Batches, CachedBatch, EncryptedPiece};
 pub use circuit::Circuit;
 pub use error::{Error, Result};
 pub use geometry::Geometry;

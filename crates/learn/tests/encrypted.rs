@@ -13,7 +13,8 @@ use hetal_learn::reference::{self, ReferenceModel};
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, ModelState, Trainer};
 use hetal_learn::{
-    Agreement, AgreementLimits, CachedBatch, Geometry, Judge, LevelPlan, Matrix, Result, RowBlob, Session, packing,
+    Agreement, AgreementLimits, CachedBatch, EncryptedPiece, Geometry, Judge, LevelPlan, Matrix, Result, Session,
+    packing,
 };
 use hetal_ring::{Poly, RnsRing};
 use hetal_testkit::TestOwner;
@@ -149,14 +150,14 @@ fn encrypted_training_stops_early() {
         let blocks = packing::features(&g, &x.slice(r.clone())).unwrap();
         let blocks: Vec<_> = blocks.iter().map(|b| parties.encrypt(b, level_plan.fresh_features())).collect();
         let packed = packing::labels(&g, &labels[r.clone()]).unwrap();
-        RowBlob {
+        EncryptedPiece {
             features: blocks,
             labels: parties.encrypt(&packed, level_plan.labels()),
             row_weights: None,
             rows: r.len(),
         }
     };
-    let ready = |u: RowBlob<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
+    let ready = |u: EncryptedPiece<_>| trainer.batch(engine, &u.features, u.labels, u.rows).unwrap();
     // The last batch of training rows is shorter, and its versions are made again in every epoch.
     let batches = [CachedBatch::Prepared(ready(upload(0..64))), CachedBatch::Raw(upload(64..120))];
     let validation = ready(upload(120..180));

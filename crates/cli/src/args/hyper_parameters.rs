@@ -5,7 +5,7 @@ use hetal_learn::nesterov::Momentum;
 
 /// Hyper-parameters to request. The server has a default for each.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct HyperParameters {
+pub struct HyperParameterArguments {
     /// Rows of a batch.
     #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters (default: the server's)")]
     pub batch: Option<usize>,
@@ -23,7 +23,7 @@ pub struct HyperParameters {
     pub no_momentum: bool,
 }
 
-impl HyperParameters {
+impl HyperParameterArguments {
     /// The request to the server.
     pub fn wishes(&self) -> Wishes {
         let momentum = self.no_momentum.then_some(Momentum::None);

@@ -1,7 +1,7 @@
 //! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
 use crate::args::data::{Data, Read};
-use crate::args::hyper_parameters::HyperParameters;
+use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::table::TableArguments;
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
@@ -56,7 +56,7 @@ pub struct Arguments {
     pub validation_rows: Option<usize>,
     /// Hyper-parameters to request.
     #[command(flatten)]
-    pub wishes: HyperParameters,
+    pub wishes: HyperParameterArguments,
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,

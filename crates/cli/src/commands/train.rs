@@ -3,7 +3,7 @@
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::Connection;
 use crate::args::data::{Data, Read};
-use crate::args::hyper_parameters::HyperParameters;
+use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::passphrase::LockArguments;
 use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
 use crate::ui::interrupt::explain_interrupt;
@@ -32,7 +32,7 @@ pub struct Arguments {
     pub data: Data,
     /// Hyper-parameters to request.
     #[command(flatten)]
-    pub wishes: HyperParameters,
+    pub wishes: HyperParameterArguments,
     /// The name of the training and its model. The server sees it as the label of the job.
     #[arg(long, default_value = "model")]
     pub name: String,

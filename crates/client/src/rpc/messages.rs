@@ -40,7 +40,7 @@ pub struct Offer {
     /// The hyper-parameters of a training that asks for none.
     pub defaults: HyperParameters,
     /// The limits of the server.
-    pub bounds: Bounds,
+    pub bounds: ServerLimits,
 }
 
 /// A parameter set that a server accepts.
@@ -54,7 +54,7 @@ pub struct ParameterSetInfo {
 
 /// The limits of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Bounds {
+pub struct ServerLimits {
     /// The fewest and the most rows of a batch.
     pub batch: (usize, usize),
     /// The largest patience.
@@ -107,7 +107,7 @@ impl Offer {
             program: sanitize_foreign_text(&message.program),
             sets: message.sets.into_iter().map(set).collect::<Result<_>>()?,
             defaults: HyperParameters::parse(message.defaults)?,
-            bounds: Bounds {
+            bounds: ServerLimits {
                 batch: (bounds.batch_least as usize, bounds.batch_most as usize),
                 patience: bounds.patience_most as usize,
                 epochs: bounds.epochs_most as usize,

@@ -24,8 +24,8 @@ mod watch;
 pub use error::{Error, Result};
 pub use hetal_wire::{BlobName, JobId, JobState};
 pub use messages::{
-    BlobKind, Bounds, ClassificationRequest, Event, EventKind, HyperParameters, JobInfo, JobProgress, Offer, Output,
-    ParameterSetInfo, Phase, RowBlob, TrainingRequest, UploadInfo, UploadList, Validation,
+    BlobKind, ClassificationRequest, Event, EventKind, HyperParameters, JobInfo, JobProgress, Offer, Output,
+    ParameterSetInfo, Phase, RowBlob, ServerLimits, TrainingRequest, UploadInfo, UploadList, Validation,
 };
 pub(crate) use transfer::digest_file;
 pub use transfer::{BlobDigest, Uploaded};

@@ -6,7 +6,7 @@ use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, 
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::trainer::{ModelState, Trainer};
-use hetal_learn::{CachedBatch, Geometry, LevelPlan, RowBlob};
+use hetal_learn::{CachedBatch, EncryptedPiece, Geometry, LevelPlan};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl MemoryEstimate {
         let (g, level_plan) = (*trainer.products().geometry(), trainer.products().level_plan());
         let seal = |level| sealed(&engine, params, level);
         let features = (0..g.blocks()).map(|_| seal(level_plan.fresh_features())).collect::<Result<_, Problem>>()?;
-        let held = CachedBatch::Raw(RowBlob {
+        let held = CachedBatch::Raw(EncryptedPiece {
             features,
             labels: seal(level_plan.labels())?,
             row_weights: None,

@@ -12,7 +12,7 @@ use hetal_learn::judge::first_range;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, ModelState, Trainer};
-use hetal_learn::{CachedBatch, Geometry, LevelPlan, Matrix, RowBlob, packing};
+use hetal_learn::{CachedBatch, EncryptedPiece, Geometry, LevelPlan, Matrix, packing};
 use hetal_server::memory_estimate::{DryRun, MemoryEstimate};
 use std::sync::Arc;
 
@@ -87,11 +87,15 @@ impl TrainingSetup {
     }
 
     /// Encrypts the rows of one piece.
-    pub(super) fn encrypt_rows<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<RowBlob<HarnessCiphertext<H>>> {
+    pub(super) fn encrypt_rows<H: Harness>(
+        &self,
+        harness: &H,
+        rows: &Rows,
+    ) -> Result<EncryptedPiece<HarnessCiphertext<H>>> {
         let (g, level_plan) = (&self.geometry, self.level_plan);
         let features = harness.encrypt_all(&packing::features(g, &rows.features)?, level_plan.fresh_features())?;
         let labels = harness.encrypt(&packing::labels(g, &rows.labels)?, level_plan.labels())?;
-        Ok(RowBlob { features, labels, row_weights: None, rows: rows.features.rows() })
+        Ok(EncryptedPiece { features, labels, row_weights: None, rows: rows.features.rows() })
     }
 
     /// Bytes of the encrypted validation logits of one epoch, for the paper's validation rows.
@@ -105,7 +109,7 @@ impl TrainingSetup {
 pub(super) fn prepare<E: Engine>(
     engine: &E,
     trainer: &Trainer<E>,
-    blob: RowBlob<E::Ciphertext>,
+    blob: EncryptedPiece<E::Ciphertext>,
     resident: bool,
 ) -> Result<CachedBatch<E::Ciphertext>> {
     if !resident {
