@@ -47,7 +47,7 @@ struct PendingUpload<'a> {
 
 impl Remote {
     /// Uploads the bytes of a file that the server does not have yet. `progress` receives the bytes
-    /// that the server has and the length of the file.
+    /// that the server has and the length of the file, unless the server had all of it.
     pub fn upload(&self, kind: BlobKind, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Uploaded> {
         let BlobDigest { name, size } = digest_file(path)?;
         let uploaded = Uploaded { name, size, sent: 0 };
@@ -102,7 +102,10 @@ impl Remote {
             upload.most_held = state.held;
             backoff.renew();
         }
-        progress(state.held, size);
+        // Of a blob that the server had before, there is nothing to report.
+        if !state.complete || upload.uploaded.sent > 0 {
+            progress(state.held, size);
+        }
         if state.complete {
             return Ok(Ok(()));
         }
