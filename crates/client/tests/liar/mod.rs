@@ -495,6 +495,11 @@ impl Hetal for Handler {
         Ok(Response::new(v1::JobList { jobs: vec![self.0.seen().job()] }))
     }
 
+    async fn list_uploads(&self, _: Request<v1::ListUploadsRequest>) -> Reply<v1::UploadList> {
+        self.0.seen().call("ListUploads");
+        Ok(Response::new(v1::UploadList::default()))
+    }
+
     async fn get_job(&self, _: Request<v1::JobRequest>) -> Reply<v1::Job> {
         self.0.seen().call("GetJob");
         let lie = self.0.seen().lie;
