@@ -264,7 +264,8 @@ mod tests {
         assert!(outliers(&model, &rows).unwrap().is_empty());
         rows[(6, 1)] = 1e5;
         (8..25).for_each(|row| rows[(row, 2)] = -1e5);
-        assert_eq!(outliers(&model, &rows).unwrap(), [6].into_iter().chain(8..25).collect::<Vec<_>>());
+        let expected: Vec<usize> = std::iter::once(6).chain(8..25).collect();
+        assert_eq!(outliers(&model, &rows).unwrap(), expected);
         (0..30).for_each(|row| rows[(row, 2)] = -1e5);
         let said = outliers(&model, &rows).unwrap_err().to_string();
         assert!(said.starts_with("30 rows (the first are 1, 2, 3, 4, 5, 6, 7, 8, 9, 10): beyond"), "{said}");
