@@ -1,14 +1,15 @@
 """Writes the tables of tests/golden/tables: one table of 12 rows, by several programs.
 
-    python3 -m venv venv && venv/bin/pip install duckdb==2.0.0 fastparquet==2026.9.0 pandas==3.1.1 polars==2.1.0 pyarrow==26.0.1
+    python3 -m venv venv && venv/bin/pip install duckdb==2.0.0 fastparquet==2026.9.0 pandas==3.1.1 polars==2.1.0 pyarrow==26.0.1 pyspark==4.3.0
     venv/bin/python crates/features/reference/tables.py crates/features/tests/golden/tables
 
-All settings are the defaults of the programs, except where a line says otherwise. Spark itself is
-not needed: `spark_*.parquet` are written with the settings that Spark has by default (version 1 of
-pages, snappy, dictionaries, every column optional, timestamps as INT96, its key in the metadata).
+All settings are the defaults of the programs, except where a line says otherwise. Spark needs Java
+17. `spark_settings.parquet` and `spark_fastparquet.parquet` have the settings of earlier versions
+of Spark (version 1 of pages, every column optional, timestamps as INT96).
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -19,6 +20,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
 
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
@@ -73,3 +76,12 @@ with pa.OSFile(str(folder / "stream.arrow"), "wb") as sink, pa.ipc.new_stream(si
     for batch in table.to_batches(max_chunksize=5):
         writer.write_batch(batch)
 pa.feather.write_feather(table, str(folder / "zstd.arrow"), compression="zstd")
+
+fields = {"name": "String", "width": "Double", "count": "Long", "small": "Short", "size": "Float", "flag": "Boolean", "born": "Timestamp", "kind": "String"}
+schema = spark_types.StructType([spark_types.StructField(name, getattr(spark_types, kind + "Type")()) for name, kind in fields.items()])
+values = [[row[name].to_pydatetime() if name == "born" else getattr(row[name], "item", lambda x=row[name]: x)() for name in fields] for _, row in frame.iterrows()]
+session = SparkSession.builder.master("local[1]").getOrCreate()
+with tempfile.TemporaryDirectory() as scratch:
+    session.createDataFrame(values, schema).coalesce(1).write.parquet(scratch + "/table")
+    part = next(Path(scratch, "table").glob("*.parquet"))
+    (folder / "spark.parquet").write_bytes(part.read_bytes())

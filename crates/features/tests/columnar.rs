@@ -41,7 +41,7 @@ fn problem(result: Result<Table, Error>) -> FileProblem {
 /// The rows of `crates/features/reference/tables.py`: width, count, small, size, flag.
 fn row(i: usize) -> Vec<f64> {
     let x = i as f64;
-    vec![0.5 * x - 1.25, x * x - 3.0, x, f64::from((0.1 * x) as f32), f64::from(u8::from(i % 3 == 0))]
+    vec![0.5 * x - 1.25, x * x - 3.0, x, f64::from((0.1 * x) as f32), f64::from(u8::from(i.is_multiple_of(3)))]
 }
 
 const NUMBERS: [&str; 5] = ["width", "count", "small", "size", "flag"];
@@ -60,6 +60,7 @@ fn tables_of_other_programs_are_read() {
         "polars.parquet",
         "polars.arrow",
         "duckdb.parquet",
+        "spark.parquet",
         "spark_settings.parquet",
         "spark_fastparquet.parquet",
         "stream.arrow",
@@ -91,7 +92,7 @@ fn columns_of_a_model_are_found_by_name_and_labels_keep_their_type() {
     assert!(lacks.to_string().contains("lacks these columns of the training: length"), "{lacks}");
     let labels = |column| read_labels(&golden("duckdb.parquet"), Some(column), None, &Options::default()).unwrap().0;
     assert_eq!(labels("small"), Labels::Integers((0..12).collect()));
-    assert_eq!(labels("flag"), Labels::Booleans((0..12).map(|i| i % 3 == 0).collect()));
+    assert_eq!(labels("flag"), Labels::Booleans((0..12).map(|i: usize| i.is_multiple_of(3)).collect()));
     let fractions = read_labels(&golden("duckdb.parquet"), Some("width"), None, &Options::default()).unwrap_err();
     assert!(fractions.to_string().contains("regression target"), "{fractions}");
     let several = read_labels(&golden("duckdb.parquet"), None, None, &Options::default()).unwrap_err();
@@ -125,6 +126,7 @@ fn what_cannot_be_a_feature_is_refused_with_a_sentence() {
     }
     for (file, drop, sentence) in [
         ("polars.parquet", &["name"][..], "column born holds dates: write them as columns of numbers"),
+        ("spark.parquet", &["name"], "column born holds dates"),
         ("spark_settings.parquet", &["name"], "column born holds dates"),
         ("polars.parquet", &["born"], "column name is text (\"row 0\" in row 1)"),
         ("polars_nested.parquet", &[], "column vector holds lists: write them as columns of numbers, or leave"),
@@ -210,7 +212,7 @@ fn hostile_files_are_read_or_refused() {
     }
     let folder = TempDir::new();
     for (name, files) in [
-        ("t.parquet", &["pandas.parquet", "polars.parquet", "duckdb_zstd.parquet", "spark_fastparquet.parquet"][..]),
+        ("t.parquet", &["pandas.parquet", "polars.parquet", "duckdb_zstd.parquet", "spark.parquet"][..]),
         ("t.arrow", &["pandas.feather", "polars.arrow", "stream.arrow", "zstd.arrow"]),
     ] {
         let samples: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(golden(file)).unwrap()).collect();

@@ -21,6 +21,7 @@ pub fn byte_by_byte() -> WriterProperties {
 
 /// Writes a table of texts `text 0` and so on, every fifth of which is missing, and labels of two
 /// classes, of the type in `label`. It has two row groups and an unused column of lists.
+#[allow(dead_code, reason = "not every test program writes such tables")]
 pub fn write_parquet(path: &Path, properties: WriterProperties, rows: usize, label: &str) {
     let schema = format!(
         "message rows {{ optional group tags (LIST) {{ repeated group list {{ optional int32 element; }} }} \
