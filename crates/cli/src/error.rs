@@ -22,9 +22,9 @@ pub enum Error {
     /// The data owner's side failed.
     #[error(transparent)]
     Client(#[from] hetal_client::Error),
-    /// The embedded server failed.
+    /// The server in this process failed, or the machine has too little for it.
     #[error(transparent)]
-    Server(#[from] hetal_server::Error),
+    Local(#[from] hetal_local::Error),
     /// A secret key file cannot be read or written.
     #[error(transparent)]
     Keys(#[from] hetal_keys::Error),
@@ -34,15 +34,6 @@ pub enum Error {
         /// The failure that the server saw.
         reason: String,
     },
-    /// The project has no server address.
-    #[error("this project has no server yet: give --server HOST:PORT")]
-    NoServer,
-    /// The project has no certificate authority.
-    #[error("this project has no certificate authority yet: give --authority FILE (ask the server's operator for it)")]
-    NoAuthority,
-    /// The command has no credentials for the server.
-    #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
-    NoCredentials,
     /// The two typed passphrases differ.
     #[error("the two passphrases differ: nothing was written, run the command again")]
     PassphrasesDiffer,
@@ -63,16 +54,6 @@ pub enum Error {
     JobName {
         /// The name that was given.
         name: String,
-    },
-    /// The disk has too little free space.
-    #[error("{} needs {needs} of disk space, and {free} are free: free some space or choose another --dir", .folder.display())]
-    Disk {
-        /// The folder.
-        folder: PathBuf,
-        /// The space that is needed.
-        needs: String,
-        /// The space that is free.
-        free: String,
     },
     /// `hetal plan` has no rows.
     #[error("nothing to plan: give --features FILE (with labels), or --rows, --columns and --classes")]

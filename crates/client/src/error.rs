@@ -123,6 +123,12 @@ pub enum Error {
         /// The label.
         label: String,
     },
+    /// The share of the validation rows is not between 0 and 1.
+    #[error("a validation share of {share} is not above 0 and below 1")]
+    ValidationShare {
+        /// The share.
+        share: f64,
+    },
     /// No row can be set aside for validation.
     #[error("every class has only one row, so none can be set aside for validation: give validation rows or more rows")]
     TooFewRows,
@@ -432,9 +438,21 @@ pub enum Error {
         /// Bits of security.
         security: u32,
     },
+    /// The project has no server address.
+    #[error("this project has no server yet: give --server HOST:PORT")]
+    NoServer,
+    /// The project has no certificate authority.
+    #[error("this project has no certificate authority yet: give --authority FILE (ask the server's operator for it)")]
+    NoAuthority,
+    /// The command has no credentials for the server.
+    #[error("no credentials: give --token-file FILE, or --certificate and --certificate-key, or set HETAL_TOKEN")]
+    NoCredentials,
     /// A call to the server failed.
     #[error(transparent)]
     Remote(#[from] crate::rpc::Error),
+    /// The caller asked for the end of the work.
+    #[error("cancelled: the same command continues where it stopped")]
+    Cancelled,
     /// A thread ended before its work was done.
     #[error("the work was interrupted: run the command again")]
     Interrupted,

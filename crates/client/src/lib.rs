@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+mod cancellation;
 mod ciphertexts;
+pub mod connection;
 pub mod data;
 mod error;
 pub mod fuzz_targets;
@@ -13,6 +15,8 @@ pub mod rpc;
 mod sanitize;
 pub mod training;
 
+pub use cancellation::Cancellation;
+pub use connection::Connection;
 pub use data::{Labelled, TrainingData};
 pub use error::{Error, Result};
 pub use keys::{KeyMaker, Owner, ring_of, ring_with};

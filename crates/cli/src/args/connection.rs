@@ -1,19 +1,11 @@
 //! The server and the credentials: arguments, or the values stored in the project.
 
+use crate::Result;
 use crate::ui::output::{warn_if_others_enter, warn_if_others_read};
 use crate::ui::progress;
-use crate::{Error, Result};
-use hetal_client::project::ServerSettings;
-use hetal_client::rpc::{Address, Credentials, Remote};
-use hetal_client::{Project, predict};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use zeroize::Zeroizing;
-
-/// How long a broken connection is retried. A server may restart within this time.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
-/// The environment variable for a token.
-const TOKEN: &str = "HETAL_TOKEN";
+use hetal_client::rpc::Remote;
+use hetal_client::{Cancellation, Project, connection};
+use std::path::PathBuf;
 
 /// The server and the credentials. The project stores them for the next command.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -50,125 +42,24 @@ impl Connection {
     /// Connects to the server and stores its settings in the project.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
         warn_if_others_enter(project.root());
-        let settings = self.settings(project.settings().server.as_ref())?;
-        let address = Address {
-            server: settings.address.clone(),
-            authorities: read(&settings.authority)?,
-            credentials: self.credentials(&settings, std::env::var(TOKEN).ok().map(Zeroizing::new))?,
-            retry_timeout: RETRY_TIMEOUT,
+        let given = connection::Connection {
+            server: self.server.clone(),
+            authority: self.authority.clone(),
+            token_file: self.token_file.clone(),
+            certificate: self.certificate.clone().zip(self.certificate_key.clone()),
         };
+        let settings = given.settings(project.settings().server.as_ref())?;
+        match &settings.certificate {
+            Some((_, key)) => warn_if_others_read("certificate's key", key),
+            None => settings.token_file.iter().for_each(|file| warn_if_others_read("token", file)),
+        }
         let spinner = progress::spinner(format!("connecting to {}", settings.address));
-        let remote = Remote::connect(&address).map_err(hetal_client::Error::from);
+        let remote = given.open(&settings, Cancellation::default());
         spinner.finish_and_clear();
         let mut remote = remote?;
         let server = settings.address.clone();
         remote.on_break(move |reason| eprintln!("{server} cannot be reached or fails ({reason}): retrying"));
-        if project.settings().server.as_ref() != Some(&settings) {
-            match project.update(|s| s.server = Some(settings)) {
-                // Another process is working in the project, and this command only reads it.
-                Err(hetal_client::Error::InUse { .. }) => {}
-                updated => updated?,
-            }
-        }
-        predict::remote::delete_leftovers(project, &remote);
+        connection::Connection::remember(project, &remote, settings)?;
         Ok(remote)
-    }
-
-    fn settings(&self, before: Option<&ServerSettings>) -> Result<ServerSettings> {
-        let before = before.cloned().unwrap_or_default();
-        let address = self.server.clone().or(Some(before.address.clone()).filter(|a| !a.is_empty()));
-        let address = address.ok_or(Error::NoServer)?;
-        // Credentials of one server are not sent to another.
-        let before = if address == before.address { before } else { ServerSettings::default() };
-        let authority = self.authority.clone().or(Some(before.authority).filter(|p| !p.as_os_str().is_empty()));
-        let (token_file, certificate) = match (&self.token_file, self.certificate()) {
-            (None, None) => (before.token_file, before.certificate),
-            (token, certificate) => (token.clone(), certificate),
-        };
-        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-        Ok(ServerSettings {
-            address,
-            authority: absolute(authority.ok_or(Error::NoAuthority)?),
-            token_file: token_file.map(absolute),
-            certificate: certificate.map(|(chain, key)| (absolute(chain), absolute(key))),
-        })
-    }
-
-    fn certificate(&self) -> Option<(PathBuf, PathBuf)> {
-        self.certificate.clone().zip(self.certificate_key.clone())
-    }
-
-    /// The credentials: from the arguments, then the environment, then the project.
-    fn credentials(&self, settings: &ServerSettings, environment: Option<Zeroizing<String>>) -> Result<Credentials> {
-        let given = self.token_file.is_some() || self.certificate().is_some();
-        if let Some(token) = environment.filter(|token| !given && !token.trim().is_empty()) {
-            return Ok(Credentials::Token(Zeroizing::new(token.trim().to_owned())));
-        }
-        if let Some((chain, key)) = &settings.certificate {
-            warn_if_others_read("certificate's key", key);
-            return Ok(Credentials::Certificate { chain: read(chain)?, key: Zeroizing::new(read(key)?) });
-        }
-        let file = settings.token_file.as_ref().ok_or(Error::NoCredentials)?;
-        warn_if_others_read("token", file);
-        let text = Zeroizing::new(read(file)?);
-        let text = std::str::from_utf8(&text).map_err(|_| bad(file, "contains no token".to_owned()))?;
-        // `hetal-server token` prints the operator's part below the token.
-        let first = text.trim().lines().next().ok_or_else(|| bad(file, "contains no token".to_owned()))?;
-        Ok(Credentials::Token(Zeroizing::new(first.trim().to_owned())))
-    }
-}
-
-fn bad(path: &Path, reason: String) -> Error {
-    Error::File { path: path.display().to_string(), reason }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| bad(path, e.to_string()))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn known() -> ServerSettings {
-        ServerSettings {
-            address: "a:1".to_owned(),
-            authority: "/a.pem".into(),
-            token_file: Some("/a.token".into()),
-            certificate: None,
-        }
-    }
-
-    #[test]
-    fn what_one_operator_gave_is_not_shown_to_another() {
-        let same = Connection { server: Some("a:1".to_owned()), ..Connection::default() };
-        assert_eq!(same.settings(Some(&known())).unwrap(), known());
-        let other =
-            Connection { server: Some("b:1".to_owned()), authority: Some("/b.pem".into()), ..Connection::default() };
-        let settings = other.settings(Some(&known())).unwrap();
-        assert_eq!((settings.token_file, settings.authority), (None, PathBuf::from("/b.pem")));
-        let trusting = Connection { server: Some("b:1".to_owned()), ..Connection::default() };
-        assert!(matches!(trusting.settings(Some(&known())), Err(Error::NoAuthority)));
-    }
-
-    #[test]
-    fn the_environment_comes_before_what_was_said_last_time() {
-        let token = |text: &str| Some(Zeroizing::new(text.to_owned()));
-        let read = |connection: &Connection, settings: &ServerSettings, environment| match connection
-            .credentials(settings, environment)
-        {
-            Ok(Credentials::Token(token)) => Some(token.to_string()),
-            _ => None,
-        };
-        let folder = hetal_testkit::TempDir::new();
-        let path = folder.path().join("token");
-        std::fs::write(&path, "from the file\n[[tenants]]\nname = \"ann\"\n").unwrap();
-        let settings = ServerSettings { token_file: Some(path.clone()), ..known() };
-        let silent = Connection::default();
-        assert_eq!(read(&silent, &settings, token("from the environment")).unwrap(), "from the environment");
-        assert_eq!(read(&silent, &settings, None).unwrap(), "from the file");
-        let said = Connection { token_file: Some(path), ..Connection::default() };
-        assert_eq!(read(&said, &settings, token("from the environment")).unwrap(), "from the file");
     }
 }

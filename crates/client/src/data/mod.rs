@@ -13,4 +13,4 @@ mod prepare;
 pub use hetal_tables as tables;
 pub use hetal_tables::{LabelType, Labels, Table};
 pub use labels::class_numbers;
-pub use prepare::{Labelled, ROW_NORM, TrainingData, VALIDATION_SHARE, matrix};
+pub use prepare::{Labelled, ROW_NORM, Split, TrainingData, VALIDATION_SHARE, matrix};

@@ -13,6 +13,40 @@ pub const ROW_NORM: f64 = 10.0;
 pub const VALIDATION_SHARE: usize = 8;
 /// Makes splits and shuffles the same in every run and on every machine.
 const SEED: u64 = 0x6865_7461_6c20_3031;
+/// The odd constant of SplitMix64.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// How rows are shuffled, and how many are set aside for validation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Split {
+    /// The share of the rows of each class that is set aside.
+    share: f64,
+    seed: u64,
+}
+
+impl Default for Split {
+    fn default() -> Self {
+        Self { share: 1.0 / VALIDATION_SHARE as f64, seed: SEED }
+    }
+}
+
+impl Split {
+    /// The split of a seed, which sets aside a share of the rows of each class: above 0, below 1.
+    pub fn new(share: Option<f64>, seed: Option<u64>) -> Result<Self> {
+        let usual = Self::default();
+        let share = share.unwrap_or(usual.share);
+        if !(share > 0.0 && share < 1.0) {
+            return Err(Error::ValidationShare { share });
+        }
+        Ok(Self { share, seed: seed.map_or(usual.seed, |seed| SEED ^ seed.wrapping_add(1).wrapping_mul(GOLDEN)) })
+    }
+
+    /// The rows of a class that are set aside, of `count`: one at least, and not all.
+    fn validation_rows(&self, count: usize) -> usize {
+        let share = (count as f64 * self.share) as usize;
+        share.max(usize::from(count > 1)).min(count.saturating_sub(1))
+    }
+}
 
 /// Rows with their labels.
 #[derive(Clone, Debug)]
@@ -86,6 +120,16 @@ impl TrainingData {
     /// Prepares rows. Without validation rows, one in [`VALIDATION_SHARE`] rows of each class is
     /// set aside.
     pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
+        Self::with_split(training, validation, row_norm, &Split::default())
+    }
+
+    /// Prepares rows like [`TrainingData::new`], with another split.
+    pub fn with_split(
+        training: &Labelled,
+        validation: Option<&Labelled>,
+        row_norm: f64,
+        split: &Split,
+    ) -> Result<Self> {
         if let Some(given) = validation
             && given.features.columns() != training.features.columns()
         {
@@ -96,8 +140,8 @@ impl TrainingData {
         let classes = training.labels.classes();
         let all = training.dataset(&classes)?;
         let (to_train, to_validate) = match validation {
-            Some(given) => (shuffled(all.rows()), (0..given.features.rows()).collect()),
-            None => split(&all)?,
+            Some(given) => (shuffled(all.rows(), split.seed), (0..given.features.rows()).collect()),
+            None => split_rows(&all, split)?,
         };
         let training_set = select_rows(&all, &to_train)?;
         let validation_set = match validation {
@@ -162,18 +206,17 @@ fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
     Ok(LabelledMatrix::new(features, labels, set.classes())?)
 }
 
-/// Splits rows into training and validation rows. Validation gets one in [`VALIDATION_SHARE`] rows
-/// of each class, and at least one of a class of two rows.
-fn split(set: &LabelledMatrix) -> Result<(Vec<usize>, Vec<usize>)> {
+/// Splits rows into training and validation rows. Validation gets a share of the rows of each
+/// class, and at least one of a class of two rows.
+fn split_rows(set: &LabelledMatrix, split: &Split) -> Result<(Vec<usize>, Vec<usize>)> {
     let mut seen = vec![0; set.classes()];
     let mut counts = vec![0; set.classes()];
     set.labels().iter().for_each(|&label| counts[label] += 1);
     let (mut training, mut validation) = (Vec::new(), Vec::new());
-    for row in shuffled(set.rows()) {
+    for row in shuffled(set.rows(), split.seed) {
         let class = set.labels()[row];
-        let wanted = (counts[class] / VALIDATION_SHARE).max(usize::from(counts[class] > 1));
         seen[class] += 1;
-        if seen[class] <= wanted { validation.push(row) } else { training.push(row) }
+        if seen[class] <= split.validation_rows(counts[class]) { validation.push(row) } else { training.push(row) }
     }
     if validation.is_empty() {
         return Err(Error::TooFewRows);
@@ -183,10 +226,10 @@ fn split(set: &LabelledMatrix) -> Result<(Vec<usize>, Vec<usize>)> {
 
 /// A fixed permutation of the numbers below `count`. Files are often sorted by class, and batches
 /// must not be.
-fn shuffled(count: usize) -> Vec<usize> {
-    let mut state = SEED;
+fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+    let mut state = seed;
     let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        state = state.wrapping_add(GOLDEN);
         let mut z = state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -218,6 +261,27 @@ mod tests {
         let firsts: Vec<usize> = data.training.labels()[..20].to_vec();
         assert!(firsts.contains(&0) && firsts.contains(&1));
         assert_eq!(data.fingerprint(), data.clone().fingerprint());
+    }
+
+    /// Another seed takes other rows, another share takes more; what is usual stays as it was.
+    #[test]
+    fn splits_follow_seed_and_share() {
+        let mut rows = labelled((0..80).map(|k| k % 2).collect());
+        rows.features = Matrix::from_fn(80, 3, |i, j| ((7 * i + 3 * j + i * i) % 23) as f64);
+        let with = |share, seed| {
+            let split = Split::new(share, seed).unwrap();
+            TrainingData::with_split(&rows, None, 10.0, &split).unwrap()
+        };
+        let usual = TrainingData::new(&rows, None, 10.0).unwrap().fingerprint();
+        assert_eq!(with(None, None).fingerprint(), usual);
+        assert_eq!(with(Some(0.125), None).fingerprint(), usual);
+        assert_ne!(with(None, Some(0)).fingerprint(), usual);
+        assert_ne!(with(None, Some(0)).fingerprint(), with(None, Some(1)).fingerprint());
+        assert_eq!(with(Some(0.5), None).validation.rows(), 40);
+        assert_eq!((with(Some(0.999), None).training.rows(), with(Some(1e-6), None).validation.rows()), (2, 2));
+        for share in [0.0, 1.0, -0.5, f64::NAN] {
+            assert!(matches!(Split::new(Some(share), None), Err(Error::ValidationShare { .. })), "{share}");
+        }
     }
 
     #[test]

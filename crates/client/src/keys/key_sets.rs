@@ -60,11 +60,12 @@ pub fn ensure_set(
     let path = project.root().join(&file);
     let start = Instant::now();
     let mut out = HashedFile::create(&path)?;
-    let mut made = 0;
+    let (mut made, cancellation) = (0, project.cancellation().clone());
     owner
         .write_keys(&wanted, &mut out, || {
             made += 1;
             report(ProgressEvent::Keys { done: made, total: wanted.len() });
+            cancellation.check()
         })
         .map_err(|error| with_path(error, &path))?;
     let (blob, bytes) = out.finish(&path)?;

@@ -100,12 +100,13 @@ impl Owner {
     }
 
     /// Writes a set of the keys `(id, limbs)`. Keys are generated on all threads while others are
-    /// written, and only a few are in memory at a time. `made` is called after each key.
+    /// written, and only a few are in memory at a time. `made` is called after each key; its error
+    /// ends the work.
     pub fn write_keys(
         &self,
         wanted: &[(KeyId, usize)],
         out: &mut (impl Write + Send),
-        mut made: impl FnMut() + Send,
+        mut made: impl FnMut() -> Result<()> + Send,
     ) -> Result<()> {
         let codec = self.codec();
         let maker = self.key_maker(wanted)?;
@@ -116,7 +117,7 @@ impl Owner {
                 let mut writer = KeySetWriter::new(&codec, wanted, out).map_err(format)?;
                 for key in receive {
                     writer.write(&key).map_err(format)?;
-                    made();
+                    made()?;
                 }
                 writer.finish().map_err(format)
             });
@@ -232,6 +233,7 @@ mod tests {
         let count = std::sync::atomic::AtomicUsize::new(0);
         let made = || {
             count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
         };
         let mut bytes = Vec::new();
         owner.write_keys(&wanted, &mut bytes, made).unwrap();
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(bytes.len() as u64, key_set_len(&owner.params, &wanted).unwrap());
         let read = read_key_set(&owner.codec(), &mut &bytes[..]).unwrap();
         assert_eq!(read.iter().count(), 6);
-        let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || ());
+        let lone = owner.write_keys(&wanted[..4], &mut Vec::new(), || Ok(()));
         assert!(matches!(lone, Err(Error::Keys(hetal_keys::Error::LoneSparseKey))), "{lone:?}");
     }
 
@@ -256,7 +258,7 @@ mod tests {
         }
         let owner = toy();
         let wanted: Vec<_> = (0..20).map(|k| (KeyId::Galois(5 + 4 * k), 9)).collect();
-        let error = owner.write_keys(&wanted, &mut Full, || ()).unwrap_err();
+        let error = owner.write_keys(&wanted, &mut Full, || Ok(())).unwrap_err();
         assert!(error.to_string().contains("no space"), "{error}");
     }
 

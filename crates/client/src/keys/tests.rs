@@ -226,3 +226,24 @@ fn a_half_retired_key_keeps_its_budget() {
     assert_eq!(existing_owner(&mut p).unwrap().key_id(), id);
     assert_eq!(p.settings().released, Some(released));
 }
+
+/// Whoever waits for keys can ask for the end: no file is left, and the next attempt makes them.
+#[test]
+fn making_keys_can_be_cancelled() {
+    let folder = TempDir::new();
+    let mut p = project(&folder, "p");
+    let owner = owner(&mut p).unwrap();
+    let layout = layout(&p, 4);
+    let cancellation = crate::Cancellation::default();
+    p.set_cancellation(cancellation.clone());
+    let mut made = 0;
+    let cancelled = ensure_set(&mut p, &owner, &layout, &mut |_| {
+        made += 1;
+        cancellation.cancel();
+    });
+    assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    assert_eq!(made, 1, "at the next key");
+    assert!(p.settings().keys.is_empty() && !p.root().join(layout.key_file()).exists());
+    p.set_cancellation(crate::Cancellation::default());
+    ensure_set(&mut p, &owner, &layout, &mut |_| ()).unwrap();
+}

@@ -72,7 +72,10 @@ fn sent_logits(
     let (folder, _lock) = locked_folder(project, &leftovers.label)?;
     let mut query = Query { remote, owner, layout, model, request, folder, leftovers, job: None };
     let logits = query.ask(features, report);
-    let is_there = !matches!(logits, Err(Error::Remote(rpc::Error::Unreachable { .. } | rpc::Error::Late { .. })));
+    let is_there = !matches!(
+        logits,
+        Err(Error::Remote(rpc::Error::Unreachable { .. } | rpc::Error::Late { .. } | rpc::Error::Cancelled))
+    );
     if is_there && query.leftovers.delete_from(remote, query.job.as_slice()) {
         let _ = std::fs::remove_dir_all(&query.folder);
     }

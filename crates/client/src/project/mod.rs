@@ -21,7 +21,7 @@ pub use retired::RetiredKey;
 pub use settings::{KeySet, OpenJob, ReleaseBudget, Rotation, ServerSettings, Settings};
 pub(crate) use state_files::{checked_name, io_error, read, read_private, remove_if_there, write, write_private};
 
-use crate::{Error, Result};
+use crate::{Cancellation, Error, Result};
 use hetal_keys::Passphrase;
 use state_files::{make_private_folder, remove_unfinished};
 use std::fs::File;
@@ -33,6 +33,7 @@ pub struct Project {
     root: PathBuf,
     settings: Settings,
     passphrase: Option<Passphrase>,
+    cancellation: Cancellation,
     lock: Option<File>,
 }
 
@@ -52,7 +53,8 @@ impl Project {
                 settings
             }
         };
-        let mut project = Self { root: root.to_owned(), settings, passphrase: None, lock };
+        let mut project =
+            Self { root: root.to_owned(), settings, passphrase: None, cancellation: Cancellation::default(), lock };
         // A key of a project without `home` may have been copied before: its owner says so first.
         if project.settings.home.is_none() && project.is_empty() {
             project.declare_moved()?;
@@ -82,7 +84,13 @@ impl Project {
     /// because every file is written atomically.
     pub fn open_without_lock(root: &Path) -> Result<Self> {
         let settings = settings::settings(root)?.ok_or_else(|| no_settings(root))?;
-        Ok(Self { root: root.to_owned(), settings, passphrase: None, lock: None })
+        Ok(Self {
+            root: root.to_owned(),
+            settings,
+            passphrase: None,
+            cancellation: Cancellation::default(),
+            lock: None,
+        })
     }
 
     /// The path of the folder.
@@ -98,6 +106,17 @@ impl Project {
     /// Sets the passphrase that unlocks the secret key and locks new ones.
     pub fn set_passphrase(&mut self, passphrase: Option<Passphrase>) {
         self.passphrase = passphrase;
+    }
+
+    /// The request that ends work in this project.
+    pub fn cancellation(&self) -> &Cancellation {
+        &self.cancellation
+    }
+
+    /// Sets the request that ends work in this project: making keys and encrypting rows. Calls to a
+    /// server have one of their own ([`crate::rpc::Remote::connect_until`]).
+    pub fn set_cancellation(&mut self, cancellation: Cancellation) {
+        self.cancellation = cancellation;
     }
 
     /// The content of `project.json`.

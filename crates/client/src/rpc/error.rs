@@ -148,6 +148,9 @@ pub enum Error {
         /// The job.
         job: JobId,
     },
+    /// The caller asked for the end of the call.
+    #[error("cancelled: the same command continues where it stopped")]
+    Cancelled,
     /// The event stream ended before the job did.
     #[error("the event stream of job {job} ended before the job did: run the command again to continue")]
     Cut {

@@ -31,6 +31,7 @@ pub(crate) use transfer::digest_file;
 pub use transfer::{BlobDigest, Uploaded};
 pub use watch::Watch;
 
+use crate::Cancellation;
 use auth::AuthInterceptor;
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_client::HetalClient;
@@ -93,6 +94,7 @@ pub struct Remote {
     rpc: Mutex<Rpc>,
     server: String,
     retry_timeout: Duration,
+    cancellation: Cancellation,
     offer: Offer,
     /// Called when the connection broke or the server failed, and the call is being retried.
     on_break: Box<dyn Fn(&str) + Send + Sync>,
@@ -101,6 +103,12 @@ pub struct Remote {
 impl Remote {
     /// Connects, agrees on a protocol version and reads the server's offer.
     pub fn connect(address: &Address) -> Result<Self> {
+        Self::connect_until(address, Cancellation::default())
+    }
+
+    /// Connects like [`Remote::connect`]. All calls end with [`Error::Cancelled`] when the caller
+    /// asks for it.
+    pub fn connect_until(address: &Address, cancellation: Cancellation) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.map_err(|e| Error::System { what: "a network thread", reason: e.to_string() })?);
         let auth = AuthInterceptor::new(&address.credentials)?;
@@ -113,6 +121,7 @@ impl Remote {
             rpc,
             server: address.server.clone(),
             retry_timeout: FIRST_RETRY_TIMEOUT.min(address.retry_timeout),
+            cancellation,
             offer: Offer::default(),
             on_break: Box::new(|_| ()),
         };
@@ -214,7 +223,8 @@ impl Remote {
     /// or a whole multiple of `delay` if judging took longer. Outside of tests, `delay` is
     /// [`VERDICT_DELAY`].
     pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
-        std::thread::sleep(rest_of_period(validation.received.elapsed(), delay));
+        self.cancellation.sleep(rest_of_period(validation.received.elapsed(), delay));
+        self.require_wanted()?;
         let verdict = match verdict {
             Verdict::Continue => v1::Verdict::Continue,
             Verdict::Stop => v1::Verdict::Stop,
@@ -244,17 +254,29 @@ impl Remote {
         }
     }
 
+    /// An error if the caller asked for the end of the work.
+    fn require_wanted(&self) -> Result<()> {
+        if self.cancellation.is_requested() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
     /// Waits before the next attempt, or returns the error that ends the attempts.
     fn wait(&self, backoff: &mut Backoff, status: Status) -> Result<()> {
+        self.require_wanted()?;
         if backoff.pause == LONG_PAUSE && is_passing(&status) {
             (self.on_break)(&Error::of(&self.server, status.clone()).reason());
         }
-        backoff.wait(&self.server, status)
+        backoff.wait(&self.server, status, &self.cancellation)
     }
 
     /// Waits for an answer, for at most the retry timeout.
     fn attempt<T>(&self, call: impl Future<Output = std::result::Result<T, Status>>) -> std::result::Result<T, Status> {
-        self.runtime.block_on(async { with_timeout(self.retry_timeout, call).await? })
+        self.runtime.block_on(async { self.unless_cancelled(with_timeout(self.retry_timeout, call)).await?? })
+    }
+
+    /// Awaits a future. If the caller asks for the end meanwhile, [`Remote::wait`] returns it.
+    async fn unless_cancelled<T>(&self, awaited: impl Future<Output = T>) -> std::result::Result<T, Status> {
+        let awaited = self.cancellation.unless_requested(awaited).await;
+        awaited.ok_or_else(|| Status::cancelled("the caller asked for the end"))
     }
 }
 

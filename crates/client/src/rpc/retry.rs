@@ -1,6 +1,7 @@
 //! Timeouts, and repeated attempts when a connection breaks.
 
 use super::error::{self, Error, Result};
+use crate::Cancellation;
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
@@ -32,12 +33,12 @@ impl Backoff {
     }
 
     /// Sleeps before the next attempt, or returns the error that ends the attempts.
-    pub(super) fn wait(&mut self, server: &str, status: Status) -> Result<()> {
+    pub(super) fn wait(&mut self, server: &str, status: Status, cancellation: &Cancellation) -> Result<()> {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.retry_timeout);
         if !is_passing(&status) || Instant::now() + self.pause > until {
             return Err(Error::of(server, status));
         }
-        std::thread::sleep(self.pause);
+        cancellation.sleep(self.pause);
         self.pause = (self.pause * 2).min(Duration::from_secs(5));
         Ok(())
     }
@@ -71,15 +72,15 @@ mod tests {
 
     #[test]
     fn backoff_counts_from_the_break() {
-        let broken = || Status::unavailable("broken");
+        let (broken, wanted) = (|| Status::unavailable("broken"), Cancellation::default());
         let mut backoff = Backoff::new(Duration::from_millis(120));
         // The time before the connection breaks does not count.
         std::thread::sleep(Duration::from_millis(200));
-        assert!(backoff.wait("here", broken()).is_ok());
-        assert!(backoff.wait("here", broken()).is_err(), "50 ms and 100 ms together exceed 120 ms");
+        assert!(backoff.wait("here", broken(), &wanted).is_ok());
+        assert!(backoff.wait("here", broken(), &wanted).is_err(), "50 ms and 100 ms together exceed 120 ms");
         backoff.renew();
-        assert!(backoff.wait("here", broken()).is_ok());
-        assert!(Backoff::new(Duration::from_secs(1)).wait("here", Status::internal("a full disk")).is_ok());
-        assert!(backoff.wait("here", Status::not_found("no")).is_err());
+        assert!(backoff.wait("here", broken(), &wanted).is_ok());
+        assert!(Backoff::new(Duration::from_secs(1)).wait("here", Status::internal("a full disk"), &wanted).is_ok());
+        assert!(backoff.wait("here", Status::not_found("no"), &wanted).is_err());
     }
 }

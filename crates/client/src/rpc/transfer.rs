@@ -123,6 +123,9 @@ impl Remote {
                 if let Ok(outcome) = tokio::time::timeout(TICK, &mut call).await {
                     return outcome;
                 }
+                if self.cancellation.is_requested() {
+                    return Err(Status::cancelled("the caller asked for the end"));
+                }
                 let now = read.load(Ordering::Relaxed).min(size);
                 if now != last {
                     (last, moved) = (now, Instant::now());
@@ -216,14 +219,15 @@ impl Remote {
         }
         self.runtime.block_on(async {
             let mut rpc = self.rpc();
-            let mut stream = match with_timeout(self.retry_timeout, rpc.download(request)).await {
-                Ok(Ok(stream)) => stream.into_inner(),
-                Ok(Err(status)) => return Ok(Err(status)),
-                Err(timeout) => return Ok(Err(timeout.into())),
+            let mut stream = match self.unless_cancelled(with_timeout(self.retry_timeout, rpc.download(request))).await
+            {
+                Ok(Ok(Ok(stream))) => stream.into_inner(),
+                Ok(Ok(Err(status))) | Err(status) => return Ok(Err(status)),
+                Ok(Err(timeout)) => return Ok(Err(timeout.into())),
             };
             loop {
-                let next = with_timeout(self.retry_timeout, stream.message()).await;
-                match next.unwrap_or_else(|timeout| Err(timeout.into())) {
+                let next = self.unless_cancelled(with_timeout(self.retry_timeout, stream.message())).await;
+                match next.and_then(|next| next.unwrap_or_else(|timeout| Err(timeout.into()))) {
                     // An endless sequence of empty parts would never time out.
                     Ok(Some(message)) if message.data.is_empty() => {
                         return Err(Error::protocol("it sent an empty part of a download"));

@@ -33,7 +33,12 @@ impl<'a> Watch<'a> {
         loop {
             let limit = self.remote.retry_timeout;
             let next = message(self.remote, self.job, self.after, &mut self.stream);
-            match self.remote.runtime.block_on(async { with_timeout(limit, next).await }) {
+            let next = self.remote.unless_cancelled(with_timeout(limit, next));
+            let next = match self.remote.runtime.block_on(next) {
+                Ok(next) => next,
+                Err(_) => return Err(Error::Cancelled),
+            };
+            match next {
                 Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),
                 // A queued job has no events; a running job reports its progress.
                 Err(TimedOut(_)) => {

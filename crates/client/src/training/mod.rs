@@ -114,7 +114,9 @@ impl<'a> TrainingRun<'a> {
             Some(record) if same && fitting(&record) => resumed(project, remote, data, options, record, &folder)?,
             before => {
                 discard(project, remote, options, before.as_ref(), &folder, report)?;
-                let mut record = TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, report)?;
+                let cancellation = project.cancellation();
+                let mut record =
+                    TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, cancellation, report)?;
                 record.fresh_keys = options.fresh_keys;
                 (record, BestEpoch::none(data))
             }
@@ -362,6 +364,33 @@ fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
     let mut all: Vec<_> = folders.filter_map(record).collect();
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     all
+}
+
+/// The name of the training of this project, among those whose names begin with `prefix`, that has
+/// these rows and asks for the same. It was interrupted, or can start again with its encrypted
+/// rows.
+pub fn name_of_same(
+    project: &Project,
+    remote: &Remote,
+    data: &TrainingData,
+    options: &Options,
+    prefix: &str,
+) -> Result<Option<String>> {
+    let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
+    let is_same =
+        |(name, record): &(String, TrainingRecord)| name.starts_with(prefix) && record.matches(data, &layout, &wishes);
+    Ok(records(project).into_iter().find(is_same).map(|(name, _)| name))
+}
+
+/// Whether the project has an interrupted training of this name.
+pub fn is_interrupted(project: &Project, name: &str) -> Result<bool> {
+    let record = project::read::<TrainingRecord>(&project.job(name)?.join("job.json"))?;
+    Ok(record.is_some_and(|record| !record.finished))
+}
+
+/// A random label for a training: 16 hexadecimal digits.
+pub fn random_label() -> Result<String> {
+    Ok(keys::hex(&random_name()?[..8]))
 }
 
 /// The key set of the training with this job, if this project still has both.

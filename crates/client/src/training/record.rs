@@ -8,7 +8,7 @@ use crate::keys::hex;
 use crate::project::OpenJob;
 use crate::project::{KeySet, io_error, remove_if_there};
 use crate::rpc::{HyperParameters, JobInfo, Remote};
-use crate::{Error, Layout, Owner, Project, Result, TrainingData};
+use crate::{Cancellation, Error, Layout, Owner, Project, Result, TrainingData};
 use hetal_learn::judge::wider;
 use hetal_learn::{Judge, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,7 @@ impl TrainingRecord {
         keys: &KeySet,
         wishes: Wishes,
         folder: &Path,
+        cancellation: &Cancellation,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
@@ -126,6 +127,7 @@ impl TrainingRecord {
         let writer = RowBlobWriter { owner, layout, folder };
         let mut done = 0;
         let mut encrypt = |set, rows, with_labels, name: &str| -> Result<RowBlobFile> {
+            cancellation.check()?;
             report(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
             done += 1;
