@@ -7,7 +7,9 @@
 pub mod args;
 pub mod commands;
 pub mod error;
-pub mod machine;
+mod program;
 pub mod ui;
 
 pub use error::{Error, Result};
+pub use program::main;
+pub use ui::output::write_public;

@@ -126,7 +126,7 @@ fn exceptions_are_not_in_the_product() {
     let deny = deny();
     for exception in deny["licenses"]["exceptions"].as_array().unwrap() {
         let name = exception["name"].as_str().unwrap();
-        for product in ["hetal-cli", "hetal-features", "hetal-server"] {
+        for product in ["hetal-cli", "hetal-features", "hetal-python", "hetal-server"] {
             let tree =
                 cargo(&["tree", "--locked", "--offline", "-e", "normal,build", "--prefix", "none", "-p", product]);
             assert!(!tree.lines().any(|line| line.split(' ').next() == Some(name)), "{product} links {name}");
@@ -140,11 +140,12 @@ fn exceptions_are_not_in_the_product() {
 fn hetal_does_not_link_what_reads_the_files_of_others() {
     let tree = |package| cargo(&["tree", "--locked", "--offline", "-e", "normal", "--prefix", "none", "-p", package]);
     let has = |tree: &str, name: &str| tree.lines().any(|line| line.starts_with(name));
-    let (hetal, extractor) = (tree("hetal-cli"), tree("hetal-features"));
+    let (hetal, python, extractor) = (tree("hetal-cli"), tree("hetal-python"), tree("hetal-features"));
     for name in ["candle-core ", "tract-onnx ", "tokenizers ", "png ", "zune-jpeg ", "parquet ", "arrow-ipc ", "zstd "]
     {
         assert!(has(&extractor, name), "hetal-extract links {name}");
         assert!(!has(&hetal, name), "hetal links {name}");
+        assert!(!has(&python, name), "the Python package links {name}");
     }
     assert!(has(&hetal, "hetal-extract-api ") && !has(&hetal, "hetal-features "));
     for name in ["hetal-keys ", "hetal-client "] {

@@ -2,7 +2,6 @@
 
 use super::train::{manifest_value, per_iteration};
 use crate::args::data::LabelledTable;
-use crate::machine::{self, peak_rss_gib};
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
@@ -10,22 +9,20 @@ use crate::{Error, Result};
 use clap::ValueEnum;
 use hetal_client::data::tables::{self, Format};
 use hetal_client::data::{ROW_NORM, class_numbers};
-use hetal_client::layout::server_bytes;
-use hetal_client::rpc::{Address, Credentials, Remote};
+use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, Trained, TrainingRun};
 use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
+use hetal_experiments::process::peak_rss_gib;
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::extractor;
 use hetal_extract_api::protocol::{Extract, Request};
 use hetal_learn::{AgreementLimits, Matrix, Wishes, judge, reference};
-use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
-use hetal_server::{Config, Server};
+use hetal_local::{LocalServer, Needs};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// The bundled features: SNIPS sentences encoded by MPNet (data/README.md).
 const TRAIN: &[u8] = include_bytes!("../../../../data/snips-mpnet/train.npz");
@@ -44,9 +41,6 @@ const BATCH: usize = 512;
 const RATE: f64 = 2.0;
 const EPOCHS: usize = 2;
 const NAME: &str = "demo";
-/// The largest memory of the demo.
-const MEMORY_GIB: f64 = 13.0;
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// Arguments of `hetal demo`.
 #[derive(clap::Args, Debug)]
@@ -174,9 +168,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ));
     let mut project = Project::open(&arguments.dir.join("owner"), Some(&arguments.set))?;
     let layout = layout(&project, &rows.training, arguments.batch)?;
-    let prepared_gib = check_resources(arguments, &project, &layout, &rows.training, &mut progress)?;
-    let (server, address) = start_server(arguments, prepared_gib)?;
-    let remote = Remote::connect(&address).map_err(hetal_client::Error::from)?;
+    let prepared_gib = check_resources(arguments, &layout, &rows.training, &mut progress)?;
+    let server = LocalServer::start(hetal_local::Options {
+        folder: arguments.dir.join("server"),
+        set: &arguments.set,
+        engine: arguments.engine,
+        prepared_gib,
+    })?;
+    let remote = Remote::connect(server.address()).map_err(hetal_client::Error::from)?;
     let mut options = Options::new(NAME);
     options.replace = true;
     // The GPU belongs to this process, which may not be able to use it again after a failure.
@@ -211,75 +210,20 @@ fn layout(project: &Project, rows: &TrainingData, batch: usize) -> Result<Layout
 /// Checks disk space and memory. Returns the GiB of prepared batches that the server may keep.
 fn check_resources(
     arguments: &Arguments,
-    project: &Project,
     layout: &Layout,
     rows: &TrainingData,
     progress: &mut TrainingProgress,
 ) -> Result<f64> {
-    let keys = layout.keys()?;
-    let batches = layout.pieces(rows.training.rows()).len() as u64;
-    let validation = rows.validation.rows().div_ceil(layout.geometry().rows()) as u64;
-    let row_bytes = batches * layout.batch_bytes() + validation * layout.feature_bytes();
-    // Both parties store keys and rows, and need some space for work in progress.
-    let needs = 2 * (layout.key_bytes(&keys)? + row_bytes) + (1 << 30);
-    let existing = folder_bytes(&arguments.dir);
-    let free = machine::free_disk_bytes(project.root()).unwrap_or(u64::MAX);
-    if needs.saturating_sub(existing) > free {
-        return Err(Error::Disk { folder: arguments.dir.clone(), needs: bytes(needs - existing), free: bytes(free) });
+    let (needs, available) = (Needs::new(layout, rows)?, Needs::available_gib());
+    needs.check_disk(&arguments.dir)?;
+    if let Err(error) = needs.check_memory(available) {
+        progress.line(&format!("note: the system may kill the demo: {error}"));
     }
-    let base = server_bytes(&layout.params, &keys) as f64 / GIB;
-    let available = machine::available_memory_bytes().map_or(MEMORY_GIB, |bytes| bytes as f64 / GIB);
-    if available < base {
-        progress.line(&format!(
-            "note: the demo needs about {base:.0} GiB of memory, and {available:.1} GiB are available: close other programs, \
-             or the system may kill it"
-        ));
-    }
-    Ok((available.min(MEMORY_GIB) - base).max(0.0))
-}
-
-fn folder_bytes(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => folder_bytes(&entry.path()),
-            Ok(metadata) => metadata.len(),
-            Err(_) => 0,
-        })
-        .sum()
-}
-
-/// Starts a server in this process, with its own certificate and one tenant with a secret token.
-fn start_server(arguments: &Arguments, prepared_gib: f64) -> Result<(Server, Address)> {
-    let mut token = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *token).map_err(|e| Error::Randomness { reason: e.to_string() })?;
-    let token = Zeroizing::new(token.iter().map(|b| format!("{b:02x}")).collect::<String>());
-    let tenant = TenantConfig {
-        name: Tenant::try_from("demo".to_owned())?,
-        token: Some(Fingerprint::of(token.as_bytes())),
-        certificate: None,
-        expires: None,
-    };
-    let running = hetal_server::start(Config {
-        folder: arguments.dir.join("server"),
-        address: ([127, 0, 0, 1], 0).into(),
-        tenants: vec![tenant],
-        sets: vec![arguments.set.clone()],
-        allow_insecure: arguments.set.starts_with("insecure-"),
-        engine: arguments.engine,
-        prepared_gib,
-        ..Config::default()
-    })?;
-    let authority = running.authority().map(Path::to_owned).unwrap_or_default();
-    let authorities = std::fs::read(&authority)
-        .map_err(|e| Error::File { path: authority.display().to_string(), reason: e.to_string() })?;
-    let server = format!("127.0.0.1:{}", running.address().port());
-    let retry_timeout = Duration::from_secs(30);
-    Ok((running, Address { server, authorities, credentials: Credentials::Token(token), retry_timeout }))
+    Ok(needs.prepared_gib(available))
 }
 
 /// Adds what the server knows about a failed GPU to an error of the client.
-fn with_device_fault(error: hetal_client::Error, server: &Server) -> Error {
+fn with_device_fault(error: hetal_client::Error, server: &LocalServer) -> Error {
     match error {
         hetal_client::Error::Resting => Error::GpuFailed { reason: server.device_fault() },
         other => other.into(),
@@ -365,7 +309,7 @@ impl Results<'_> {
             owner.display(),
             trained.path.display(),
             // The name under which this program was called, so that the line can be copied.
-            std::env::args().next().unwrap_or_else(|| "hetal".to_owned()),
+            std::env::args().next().filter(|name| name.ends_with("hetal")).unwrap_or_else(|| "hetal".to_owned()),
             owner.display(),
             match (rows.manifest.is_some(), Path::new(TEST_FILE).exists()) {
                 (true, _) => "--text \"play some jazz\"".to_owned(),

@@ -1,7 +1,6 @@
 //! `hetal doctor`: reports what this machine can do.
 
 use crate::Result;
-use crate::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
 use crate::ui::format::{bytes, security};
 use crate::ui::output::print;
 use crate::ui::progress;
@@ -10,6 +9,7 @@ use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;
 use hetal_client::layout::server_bytes;
 use hetal_cuda::CudaBackend;
+use hetal_local::machine::{available_memory_bytes, free_disk_bytes, memory_bytes};
 use hetal_ring::Isa;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -6,13 +6,13 @@ use hetal_extract_api::arguments::{Arguments, Command as Listing};
 use hetal_extract_api::catalogue;
 use hetal_extract_api::extractor::{command, failed, program};
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-/// Runs `hetal extract`. `given` are its unparsed arguments.
-pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
+/// Runs `hetal extract`. `given` are its unparsed arguments. Returns the exit status.
+pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<u8> {
     if let Some(Listing::Models { json }) = &arguments.command {
         print(*json, &catalogue::json(), &catalogue::text());
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     let program = program()?;
     let mut command = command(&program);
@@ -22,13 +22,13 @@ pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<ExitCode> {
 
 /// Replaces this process by the other program, which receives signals and sets the exit status.
 #[cfg(unix)]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
+fn replace(mut command: Command) -> std::io::Result<u8> {
     Err(std::os::unix::process::CommandExt::exec(&mut command))
 }
 
 /// Runs the other program and returns its exit status.
 #[cfg(not(unix))]
-fn replace(mut command: Command) -> std::io::Result<ExitCode> {
+fn replace(mut command: Command) -> std::io::Result<u8> {
     let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(code.unwrap_or(1))
 }

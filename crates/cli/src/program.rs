@@ -1,0 +1,142 @@
+//! The commands of the `hetal` program and their arguments.
+
+use crate::{Result, commands};
+use clap::{CommandFactory, Parser, Subcommand};
+use hetal_experiments::{reproduce, selftest};
+use hetal_extract_api::sanitize_lines;
+use hetal_local::machine;
+use std::ffi::OsString;
+
+/// The exit status of a command that succeeds, that fails, and of wrong arguments.
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
+const WRONG_ARGUMENTS: u8 = 2;
+
+/// Train classifiers on encrypted data.
+#[derive(Parser)]
+#[command(name = "hetal", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train on encrypted sentences with a server on this machine, at full security (some minutes,
+    /// 13 GiB of memory).
+    Demo(commands::demo::Arguments),
+    /// Estimate what a training takes: bytes, memory, time, security.
+    Plan(commands::plan::Arguments),
+    /// Make the secret key and the key set of a project in advance (`hetal train` makes missing
+    /// ones).
+    Keygen(commands::keygen::Arguments),
+    /// Back up, restore or replace the secret key.
+    #[command(subcommand)]
+    Keys(commands::keys::Command),
+    /// Train a classifier on a server that cannot read the rows.
+    Train(commands::train::Arguments),
+    /// Classify rows, on this machine or encrypted on the server.
+    Predict(commands::predict::Arguments),
+    /// List, show and export models.
+    #[command(subcommand)]
+    Model(commands::model::Command),
+    /// List your jobs on the server.
+    Jobs(commands::jobs::Arguments),
+    /// Show one job.
+    Status(commands::jobs::JobArguments),
+    /// Cancel one job.
+    Cancel(commands::jobs::JobArguments),
+    /// Delete one finished job from the server, with its results and the uploads that only it uses.
+    Delete(commands::jobs::JobArguments),
+    /// List your encrypted rows and key sets on the server, with the quota, or delete unused ones.
+    Uploads(commands::uploads::UploadArguments),
+    /// Report what this machine can do: CPU, GPU, memory, disk, parameter sets that fit.
+    Doctor(commands::doctor::Arguments),
+    /// Show the parameter sets: degree, modulus, security, levels, key sizes, precision.
+    Params(commands::params::Arguments),
+    /// Compare an engine with a reference, byte for byte: every operation, bootstraps, training
+    /// iterations.
+    Selftest(selftest::Arguments),
+    /// Compute features of pictures or sentences with a public pretrained network.
+    Extract(hetal_extract_api::arguments::Arguments),
+    /// Run benchmarks on this machine.
+    #[command(subcommand)]
+    Bench(commands::bench::Command),
+    /// Reproduce the tables and figures of the paper, with its numbers next to ours.
+    Reproduce(reproduce::Arguments),
+    /// Print the completion script of a shell: bash, zsh or fish.
+    Completions(commands::shell::CompletionsArguments),
+    /// Write the manual pages of this program into a folder.
+    Man(commands::shell::ManArguments),
+}
+
+/// Runs the program with its arguments, the first of which is the name it was called by. Returns
+/// the exit status.
+pub fn main(arguments: Vec<OsString>) -> u8 {
+    let parsed = Arguments::try_parse_from(&arguments);
+    match parsed.map_err(failed_to_parse).map(|parsed| run(parsed, arguments)) {
+        Ok(Ok(code)) | Err(code) => code,
+        Ok(Err(error)) => {
+            // Errors may quote files and servers.
+            eprintln!("hetal: {}", sanitize_lines(&error.to_string()));
+            FAILURE
+        }
+    }
+}
+
+/// Prints why arguments were not parsed: they are wrong, or ask for help.
+fn failed_to_parse(error: clap::Error) -> u8 {
+    // A reader that closes the pipe early is no error.
+    error.print().ok();
+    if error.use_stderr() { WRONG_ARGUMENTS } else { SUCCESS }
+}
+
+/// Whether a command holds the secret key, decrypted values or a token in memory.
+fn holds_secrets(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Demo(_)
+            | Command::Keygen(_)
+            | Command::Keys(_)
+            | Command::Train(_)
+            | Command::Predict(_)
+            | Command::Model(_)
+            | Command::Jobs(_)
+            | Command::Status(_)
+            | Command::Cancel(_)
+            | Command::Delete(_)
+            | Command::Uploads(_)
+    )
+}
+
+fn run(parsed: Arguments, given: Vec<OsString>) -> Result<u8> {
+    if holds_secrets(&parsed.command) {
+        machine::forbid_core_dumps();
+    }
+    match parsed.command {
+        Command::Demo(arguments) => commands::demo::run(&arguments)?,
+        Command::Plan(arguments) => commands::plan::run(&arguments)?,
+        Command::Keygen(arguments) => commands::keygen::run(&arguments)?,
+        Command::Keys(command) => commands::keys::run(&command)?,
+        Command::Train(arguments) => commands::train::run(&arguments)?,
+        Command::Predict(arguments) => commands::predict::run(&arguments)?,
+        Command::Model(command) => commands::model::run(&command)?,
+        Command::Jobs(arguments) => commands::jobs::list(&arguments)?,
+        Command::Status(arguments) => commands::jobs::status(&arguments)?,
+        Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,
+        Command::Delete(arguments) => commands::jobs::delete(&arguments)?,
+        Command::Uploads(arguments) => commands::uploads::run(&arguments)?,
+        Command::Doctor(arguments) => commands::doctor::run(&arguments)?,
+        Command::Params(arguments) => commands::params::run(&arguments)?,
+        Command::Selftest(arguments) => selftest::run(&arguments)?,
+        Command::Bench(command) => commands::bench::run(&command)?,
+        Command::Extract(arguments) => {
+            // Skip the names of the program and of the command.
+            return commands::extract::run(&arguments, given.into_iter().skip(2).collect());
+        }
+        Command::Reproduce(arguments) => reproduce::run(&arguments)?,
+        Command::Completions(arguments) => commands::shell::completions(Arguments::command(), &arguments)?,
+        Command::Man(arguments) => commands::shell::man(Arguments::command(), &arguments)?,
+    }
+    Ok(SUCCESS)
+}

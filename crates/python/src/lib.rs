@@ -1,0 +1,36 @@
+//! The native module of the Python package `hetal` (`python/hetal`).
+//!
+//! It is thin: arrays and settings come in, the crates `client` and `local` do the work, and arrays
+//! and dictionaries go out. All work is done on another thread without the interpreter's lock
+//! (`work`). Errors become exceptions of `hetal.errors` (`errors`).
+
+mod errors;
+mod events;
+mod features;
+mod model;
+mod remote;
+mod settings;
+mod training;
+mod work;
+
+/// Overwrites freed memory with zeros: it may hold a secret key, decrypted rows or a passphrase.
+#[global_allocator]
+static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::features::{describe, encode};
+    #[pymodule_export]
+    use super::model::{export, load, probabilities};
+    #[pymodule_export]
+    use super::remote::predict_remote;
+    #[pymodule_export]
+    use super::training::fit;
+    #[pymodule_export]
+    use super::work::main;
+
+    /// The version of the Rust crates.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,237 @@
+//! `fit`: a training, from arrays to a decrypted classifier.
+
+use crate::errors::{Error, Result};
+use crate::events::{self, Event};
+use crate::model;
+use crate::settings::Settings;
+use crate::work;
+use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
+use hetal_client::data::{Labelled, ROW_NORM, Split};
+use hetal_client::rpc::Remote;
+use hetal_client::training::{self, Options, ProgressEvent, Trained, TrainingRun};
+use hetal_client::{Cancellation, Layout, Project, TrainingData, keys};
+use hetal_learn::AgreementLimits;
+use hetal_local::{LocalServer, Needs};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// The names of trainings that were given none begin with this.
+const PREFIX: &str = "fit-";
+
+/// Trains a classifier.
+///
+/// `labels` are integers (an array of int64), truth values or texts (lists). `on_event` is called
+/// with a dictionary for each progress event.
+#[pyfunction]
+#[pyo3(signature = (settings, features, labels, columns, on_event))]
+pub fn fit<'py>(
+    py: Python<'py>,
+    settings: Settings,
+    features: PyReadonlyArray2<'py, f64>,
+    labels: &Bound<'py, PyAny>,
+    columns: Option<Vec<String>>,
+    on_event: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let table = table(&features, labels_of(labels)?, columns);
+    drop(features);
+    let mut seconds = BTreeMap::new();
+    let mut pass_on = |py: Python<'_>, event: Event| -> PyResult<()> {
+        if let Event::Judged { number, seconds: of_round, .. } = &event {
+            seconds.insert(*number, *of_round);
+        }
+        match events::to_dict(py, &event)? {
+            Some(dict) => on_event.call1((dict,)).map(drop),
+            None => Ok(()),
+        }
+    };
+    let (trained, server) =
+        work::run(py, &mut pass_on, move |events, cancellation| train(settings, table, &events, &cancellation))?;
+    result(py, &trained, &server, &seconds)
+}
+
+/// The name of a type of labels.
+pub fn type_name(labels: LabelType) -> &'static str {
+    match labels {
+        LabelType::Integer => "integer",
+        LabelType::Boolean => "boolean",
+        LabelType::Text => "text",
+    }
+}
+
+fn labels_of(labels: &Bound<'_, PyAny>) -> PyResult<Labels> {
+    if let Ok(numbers) = labels.extract::<PyReadonlyArray1<'_, i64>>() {
+        return Ok(Labels::Integers(numbers.as_array().iter().copied().collect()));
+    }
+    match labels.extract::<Vec<bool>>() {
+        Ok(values) => Ok(Labels::Booleans(values)),
+        Err(_) => Ok(Labels::Texts(labels.extract()?)),
+    }
+}
+
+fn table(features: &PyReadonlyArray2<'_, f64>, labels: Labels, names: Option<Vec<String>>) -> Table {
+    let array = features.as_array();
+    let values = match array.as_slice() {
+        Some(values) => values.to_vec(),
+        None => array.iter().copied().collect(),
+    };
+    let mut table = Table::new(array.ncols(), values, Some(labels));
+    if let Some(names) = names {
+        let column = |(k, name)| Column { number: k + 1, name: Some(name) };
+        table.columns = names.into_iter().enumerate().map(column).collect();
+    }
+    table
+}
+
+/// Refuses what no classifier can be trained on, as the program does with files.
+fn training_data(table: Table, split: &Split) -> Result<TrainingData> {
+    table.require_trainable().map_err(Error::Data)?;
+    let rows = Labelled::new(table, None)?;
+    let classes = rows.labels.classes().len();
+    if classes > MAX_CLASSES {
+        return Err(Error::Parameter(format!(
+            "y has {classes} different labels, and hetal trains at most {MAX_CLASSES} classes: is y a class at all?"
+        )));
+    }
+    Ok(TrainingData::with_split(&rows, None, ROW_NORM, split)?)
+}
+
+/// The options of a training whose name is found later if none was given.
+fn options(settings: &Settings) -> Options {
+    let mut options = Options::new(settings.name.as_deref().unwrap_or(PREFIX));
+    options.wishes = settings.wishes();
+    options.check = settings.verify;
+    options
+}
+
+fn train(
+    settings: Settings,
+    table: Table,
+    events: &Sender<Event>,
+    cancellation: &Cancellation,
+) -> Result<(Trained, String)> {
+    let split = Split::new(settings.validation_fraction, settings.random_state)?;
+    let data = training_data(table, &split)?;
+    let mut project = settings.open_project(events, cancellation)?;
+    let mut options = options(&settings);
+    match settings.named_server(&project)? {
+        Some(named) => {
+            let remote = Settings::connect(named, &mut project, events, cancellation)?;
+            let server = remote.server().to_owned();
+            let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, &server)?;
+            Ok((trained, server))
+        }
+        None => {
+            let prepared_gib = check_machine(&project, &data, &options)?;
+            let (server, remote) = Settings::start_server(&project, prepared_gib, cancellation)?;
+            // Both parties are this process: nobody learns anything from the time of a verdict.
+            options.verdict_delay = Duration::ZERO;
+            options.leave_resting = true;
+            let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, LOCAL);
+            drop(remote);
+            let trained = trained.map_err(|error| with_device_fault(error, &server));
+            server.stop();
+            Ok((trained?, LOCAL.to_owned()))
+        }
+    }
+}
+
+/// Where a server of this process is.
+pub const LOCAL: &str = "this machine";
+
+/// Checks memory and disk before a server starts on this machine. Returns the GiB of prepared
+/// batches that it may keep.
+fn check_machine(project: &Project, data: &TrainingData, options: &Options) -> Result<f64> {
+    let defaults = AgreementLimits::default().defaults;
+    let batch = options.wishes.batch.unwrap_or(defaults.batch).min(data.training.rows());
+    let params = keys::params(project)?;
+    let layout = Layout::new(params, batch, data.features(), data.classes.len(), defaults.range)?;
+    let needs = Needs::new(&layout, data)?;
+    needs.check_disk(project.root())?;
+    Ok(needs.check_memory(Needs::available_gib())?)
+}
+
+fn with_device_fault(error: Error, server: &LocalServer) -> Error {
+    match error {
+        Error::Client(hetal_client::Error::Resting) => Error::GpuFailed(server.device_fault()),
+        other => other,
+    }
+}
+
+fn train_on(
+    settings: &Settings,
+    project: &mut Project,
+    remote: &Remote,
+    data: &TrainingData,
+    options: &mut Options,
+    events: &Sender<Event>,
+    server: &str,
+) -> Result<Trained> {
+    if settings.name.is_none() {
+        let same = training::name_of_same(project, remote, data, options, PREFIX)?;
+        options.name = match same {
+            Some(name) => name,
+            None => new_name()?,
+        };
+    }
+    let is_there = training::is_interrupted(project, &options.name)?;
+    // An estimator that is fitted again replaces its model. An interrupted training is lost only if
+    // the caller says so.
+    options.replace = settings.replace || !is_there;
+    events
+        .send(Event::Begun {
+            server: server.to_owned(),
+            name: options.name.clone(),
+            project: project.root().display().to_string(),
+            resumed: is_there && !settings.replace,
+        })
+        .ok();
+    let mut last = Instant::now();
+    let mut report = |event: ProgressEvent| {
+        let event = match event {
+            ProgressEvent::Judged { number, round } => {
+                let seconds = std::mem::replace(&mut last, Instant::now()).elapsed().as_secs_f64();
+                Event::Judged { number, round, seconds }
+            }
+            ProgressEvent::Started(engine) => {
+                last = Instant::now();
+                Event::Progress(ProgressEvent::Started(engine))
+            }
+            other => Event::Progress(other),
+        };
+        // Nobody listens any more only if the work is to end.
+        events.send(event).ok();
+    };
+    let run = TrainingRun::open(project, remote, data, options, &mut report)?;
+    Ok(run.run(&mut report)?)
+}
+
+/// A name that says nothing about the rows: the server sees it.
+fn new_name() -> Result<String> {
+    let name = training::random_label()?;
+    Ok(format!("{PREFIX}{name}"))
+}
+
+fn result<'py>(
+    py: Python<'py>,
+    trained: &Trained,
+    server: &str,
+    seconds: &BTreeMap<usize, f64>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = model::to_dict(py, &trained.model)?;
+    let rounds = trained.rounds.iter().enumerate();
+    let rounds = rounds.map(|(k, round)| events::round_dict(py, k + 1, round, seconds.get(&(k + 1)).copied()));
+    dict.set_item("history", PyList::new(py, rounds.collect::<PyResult<Vec<_>>>()?)?)?;
+    dict.set_item("path", &trained.path)?;
+    dict.set_item("server", server)?;
+    dict.set_item("difference_bound", trained.difference_bound())?;
+    dict.set_item("seconds", trained.seconds.all)?;
+    dict.set_item("sent_key_bytes", trained.sent.keys)?;
+    dict.set_item("sent_row_bytes", trained.sent.rows)?;
+    dict.set_item("key_bytes", trained.key_bytes)?;
+    dict.set_item("row_bytes", trained.row_bytes)?;
+    Ok(dict)
+}
