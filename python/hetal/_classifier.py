@@ -1,0 +1,414 @@
+"""The estimator."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from hetal import _native
+from hetal._labels import classes_of, native_labels, python_classes, require_same_order
+from hetal._passphrase import Source, reveal
+from hetal._progress import Progress
+from hetal.callbacks import Callbacks, as_list
+from hetal.errors import HetalError, InvalidInput, PrivateModelWarning
+
+PathOrText = Union[str, "os.PathLike[str]"]
+
+_FORMATS = {".onnx": "onnx", ".npz": "npz", ".safetensors": "safetensors", ".json": "sklearn"}
+_PRIVATE = (
+    "this file holds decrypted weights. They are private: whoever has them and the server's ciphertexts can compute "
+    "the secret key. Use clf.export(...) for a model that may be published"
+)
+
+
+def default_project(param_set: str = "full") -> Path:
+    """The project folder of estimators that name none.
+
+    It does not depend on the current folder, so that an interrupted ``fit`` is found again:
+    ``$HETAL_HOME``, or ``hetal`` in ``$XDG_DATA_HOME`` (``~/.local/share``), and in it a folder for
+    each parameter set.
+    """
+    home = os.environ.get("HETAL_HOME")
+    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(home) / param_set if home else Path(data) / "hetal" / param_set
+
+
+class HetalClassifier(ClassifierMixin, BaseEstimator):
+    """A softmax classifier that a server trains on encrypted data.
+
+    ``fit`` encrypts the rows on this machine, uploads them, lets the server train on the
+    ciphertexts, and decrypts the result. The server never sees a feature, a label, a weight or an
+    accuracy. If no server is named, one is started on this machine, to try it out: at the default
+    parameter set it needs about 12 GiB of memory.
+
+    Everything is kept in a project folder, which the program ``hetal`` uses as well. If ``fit`` is
+    interrupted (Ctrl-C, a crash, a lost connection), the same ``fit`` with the same rows goes on
+    where it stopped: nothing is encrypted or sent twice.
+
+    Parameters
+    ----------
+    server : str, optional
+        The server, as ``"host:port"``. Without it, one is started on this machine for each ``fit``
+        and ``predict_remote``.
+    token_file : path, optional
+        A file whose first line is your token from the server's operator. The environment variable
+        ``HETAL_TOKEN`` serves as well.
+    authority : path, optional
+        A file with the certificate authority (PEM) that issued the server's certificate.
+    certificate : (path, path), optional
+        Files with your certificate and its key (PEM), instead of a token.
+    project : path, optional
+        The project folder: secret key, key sets, encrypted rows, models. By default
+        ``hetal.default_project(param_set)``, which does not depend on the current folder.
+    name : str, optional
+        The name of the training and its model. The server sees it. By default a random name; the
+        same rows and parameters find it again.
+    learning_rate, batch_size, max_epochs, patience : optional
+        Hyper-parameters. What is not given is the server's default. ``patience`` is the number of
+        epochs without improvement before training stops.
+    validation_fraction : float, optional
+        The share of the rows of each class that is set aside to judge epochs; one in eight by
+        default.
+    class_weight : None
+        Reserved: weights are refused until the client supports them.
+    alpha : float, default=0.0
+        Reserved for L2 regularisation: other values are refused until the client supports them.
+    verify : bool, default=True
+        Repeat the training without encryption on this machine and compare. A model that was not
+        verified cannot be exported.
+    passphrase : hetal.Passphrase or callable, optional
+        Locks a new secret key and its models, and unlocks them later. A callable returns the
+        passphrase, for example ``getpass.getpass``.
+    verbose : int, default=1
+        0 is silent; 1 shows progress; 2 also shows stages where progress cannot be updated.
+    random_state : int, RandomState, optional
+        Decides which rows are set aside and the order of the others. By default both are fixed.
+        Keys and encryption are always random.
+    param_set : str, default="full"
+        The encryption parameters. Only ``"full"`` (132 bits) is secure. Sets whose names begin with
+        ``insecure-`` are fast and give no security: they are for tests with public rows.
+    replace : bool, default=False
+        Discard an interrupted training of the same ``name`` that has other rows or parameters.
+    callbacks : callable, hetal.Callback or list of them, optional
+        A function is called with a dict for each epoch. See ``hetal.integrations`` for MLflow,
+        TensorBoard and Weights & Biases.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        The decrypted weights, for features as they were given. Private.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        The decrypted biases. Private.
+    history_ : list of dict
+        One dict for each epoch: ``epoch``, ``loss``, ``accuracy``, ``largest_logit``, ``verdict``,
+        ``accepted`` and ``seconds`` (None for epochs of an earlier run that was interrupted).
+    n_features_in_ : int
+        The number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        The names of the columns, if they have names.
+    model_name_, project_, server_ : str
+        The model's name in the project, the project folder, and where it was trained.
+    training_ : dict
+        What else is known about the training: epochs, the best one, bytes sent, seconds, the
+        difference to the plaintext reference.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from hetal import HetalClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = HetalClassifier(param_set="insecure-toy11", verbose=0).fit(X, y)  # doctest: +SKIP
+    >>> clf.predict(X[:2])  # doctest: +SKIP
+    array([0, 0])
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        token_file: PathOrText | None = None,
+        authority: PathOrText | None = None,
+        certificate: tuple[PathOrText, PathOrText] | None = None,
+        project: PathOrText | None = None,
+        name: str | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        max_epochs: int | None = None,
+        patience: int | None = None,
+        validation_fraction: float | None = None,
+        class_weight: Any = None,
+        alpha: float = 0.0,
+        verify: bool = True,
+        passphrase: Source = None,
+        verbose: int = 1,
+        random_state: Any = None,
+        param_set: str = "full",
+        replace: bool = False,
+        callbacks: Callbacks = None,
+    ) -> None:
+        self.server = server
+        self.token_file = token_file
+        self.authority = authority
+        self.certificate = certificate
+        self.project = project
+        self.name = name
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
+        self.alpha = alpha
+        self.verify = verify
+        self.passphrase = passphrase
+        self.verbose = verbose
+        self.random_state = random_state
+        self.param_set = param_set
+        self.replace = replace
+        self.callbacks = callbacks
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> HetalClassifier:
+        """Train on encrypted rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features: NumPy, pandas, polars, pyarrow or torch (CPU).
+        y : array-like of shape (n_samples,)
+            The labels: texts, whole numbers or truth values.
+        sample_weight : None
+            Reserved: weights are refused until the client supports them.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+        """
+        if sample_weight is not None:
+            raise InvalidInput("sample_weight is not supported yet: leave it out")
+        rows, labels = validate_data(self, X, y, dtype=np.float64, order="C")
+        classes, numbers = classes_of(labels)
+        check_classification_targets(labels)
+        if len(classes) < 2:
+            raise InvalidInput(f"y has one class only, {classes[0]!r}: a classifier needs at least 2 classes")
+        settings = self._settings(self.name)
+        callbacks = as_list(self.callbacks)
+        progress = Progress(self.verbose)
+        begun: dict[str, Any] = {}
+
+        def on_event(event: dict[str, Any]) -> None:
+            progress.show(event)
+            kind = event["kind"]
+            if kind == "begun":
+                begun.update(event)
+                for callback in callbacks:
+                    callback.on_begin({**event, "params": self.get_params(deep=False)})
+            elif kind == "epoch":
+                epoch = {key: value for key, value in event.items() if key != "kind"}
+                for callback in callbacks:
+                    callback.on_epoch(dict(epoch))
+
+        names = getattr(self, "feature_names_in_", None)
+        try:
+            result = _native.fit(
+                settings, rows, native_labels(classes, numbers), None if names is None else names.tolist(), on_event
+            )
+        except KeyboardInterrupt as interrupt:
+            _say_how_to_continue(interrupt, settings["project"], begun.get("name"), self.verbose)
+            raise
+        finally:
+            progress.close()
+        require_same_order(classes, result)
+        self._set_model(result, classes)
+        self.project_ = os.fspath(settings["project"])
+        self.server_ = result["server"]
+        self.history_ = result["history"]
+        for callback in callbacks:
+            callback.on_end({"history": self.history_, **self.training_})
+        return self
+
+    @classmethod
+    def from_project(cls, project: PathOrText, name: str = "model", **params: Any) -> HetalClassifier:
+        """Open a model that was trained before, in Python or with the program ``hetal``.
+
+        Parameters
+        ----------
+        project : path
+            The project folder.
+        name : str, default="model"
+            The name of the model.
+        **params
+            Parameters of the estimator, such as ``server`` or ``passphrase``.
+        """
+        estimator = cls(project=project, name=name, **params)
+        model = _native.load(estimator._settings(name))
+        estimator.param_set = params.get("param_set", model["param_set"])
+        estimator.n_features_in_ = model["weights"].shape[1]
+        if model["columns"] is not None:
+            estimator.feature_names_in_ = np.asarray(model["columns"], dtype=object)
+        estimator._set_model(model, python_classes(model))
+        estimator.project_ = os.fspath(project)
+        estimator.server_ = None
+        estimator.history_ = []
+        return estimator
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict classes on this machine, with the decrypted weights."""
+        probabilities, _ = self._probabilities(X)
+        return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probability of each class. All digits are private (see ``docs/python.md``)."""
+        return self._probabilities(X)[0]
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The logarithm of the probability of each class."""
+        probabilities, logits = self._probabilities(X)
+        del probabilities
+        largest = logits.max(axis=1, keepdims=True)
+        shifted = logits - largest
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The logits. With two classes, how much larger that of the second class is."""
+        _, logits = self._probabilities(X)
+        return np.asarray(logits[:, 1] - logits[:, 0]) if len(self.classes_) == 2 else logits
+
+    def predict_remote(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict classes on the server that trained the model, on ciphertexts.
+
+        The server sees neither the rows nor the model nor the prediction.
+        """
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        progress = Progress(self.verbose)
+        try:
+            probabilities = _native.predict_remote(self._settings(self.model_name_), rows, progress.show)
+        finally:
+            progress.close()
+        return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
+
+    def export(self, path: PathOrText, format: str | None = None) -> float:
+        """Write a model that may be published: noise hides what exact weights say about the key.
+
+        Parameters
+        ----------
+        path : path
+            The file to write. Only a few models may be published under one secret key.
+        format : {"onnx", "npz", "safetensors", "sklearn"}, optional
+            The format; by default that of the file's name (``sklearn`` is ``.json``).
+
+        Returns
+        -------
+        float
+            The standard deviation of the noise of each weight for normalised features.
+        """
+        check_is_fitted(self)
+        chosen = format or _FORMATS.get(Path(path).suffix, "")
+        if chosen not in _FORMATS.values():
+            raise InvalidInput(f"unknown format of {os.fspath(path)!r}: use one of {', '.join(_FORMATS)}")
+        sigma, _ = _native.export(self._settings(self.model_name_), chosen, os.fspath(path))
+        return sigma
+
+    def _probabilities(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        return _native.probabilities(self._weights, self._bias, rows)
+
+    def _set_model(self, model: dict[str, Any], classes: NDArray[Any]) -> None:
+        model = dict(model)
+        weights, bias = model.pop("weights"), model.pop("bias")
+        for key in ("history", "classes", "class_type", "columns", "server"):
+            model.pop(key, None)
+        self.classes_ = classes
+        self._weights, self._bias = weights, bias
+        binary = len(classes) == 2
+        self.coef_ = weights[1:] - weights[:1] if binary else weights
+        self.intercept_ = bias[1:] - bias[:1] if binary else bias
+        self.model_name_ = model.pop("name")
+        self.training_ = model
+
+    def _settings(self, name: str | None) -> dict[str, Any]:
+        """The parameters as the native module takes them. What cannot be honoured is refused."""
+        if self.class_weight is not None:
+            raise InvalidInput("class_weight is not supported yet: leave it out")
+        if self.alpha != 0.0:
+            raise InvalidInput("alpha (L2 regularisation) is not supported yet: leave it out")
+        project = getattr(self, "project_", None) if self.project is None else self.project
+        return {
+            "project": Path(default_project(self.param_set) if project is None else project),
+            "param_set": self.param_set,
+            "server": self.server,
+            "authority": _path(self.authority),
+            "token_file": _path(self.token_file),
+            "certificate": None if self.certificate is None else tuple(_path(part) for part in self.certificate),
+            "passphrase": reveal(self.passphrase) or os.environ.get("HETAL_PASSPHRASE"),
+            "name": name,
+            "replace": bool(self.replace),
+            "learning_rate": _number("learning_rate", self.learning_rate),
+            "batch_size": _whole("batch_size", self.batch_size),
+            "max_epochs": _whole("max_epochs", self.max_epochs),
+            "patience": _whole("patience", self.patience),
+            "verify": bool(self.verify),
+            "validation_fraction": _number("validation_fraction", self.validation_fraction),
+            "random_state": _seed(self.random_state),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "coef_"):
+            warnings.warn(_PRIVATE, PrivateModelWarning, stacklevel=2)
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
+
+def _path(path: PathOrText | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise InvalidInput(f"{name} is {value!r}, must be a number or None")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InvalidInput(f"{name} is {value!r}, must be a whole number above 0 or None")
+    return int(value)
+
+
+def _seed(random_state: Any) -> int | None:
+    if random_state is None:
+        return None
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def _say_how_to_continue(
+    interrupt: KeyboardInterrupt, project: Path, name: str | None, verbose: int
+) -> None:
+    training = f"training {name} " if name else ""
+    text = f"interrupted: {training}in {project} continues where it stopped when the same fit is called again"
+    interrupt.args = interrupt.args or (text,)
+    if verbose:
+        print(text, file=sys.stderr)
+
+
+__all__ = ["HetalClassifier", "HetalError", "default_project"]

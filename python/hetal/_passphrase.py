@@ -1,0 +1,67 @@
+"""Passphrases that no `repr` and no pickle shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Union
+
+from hetal.errors import InvalidInput
+
+
+class Passphrase:
+    """A passphrase for the secret key. `repr` does not show it, and a pickle does not hold it.
+
+    Parameters
+    ----------
+    text : str
+        The passphrase.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text: str | None = text
+
+    def reveal(self) -> str:
+        """The passphrase itself."""
+        if self._text is None:
+            raise InvalidInput("a pickle holds no passphrase: give it again with set_params(passphrase=...)")
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Passphrase(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Passphrase) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Passphrase:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Passphrase], tuple[()]]:
+        return _without_text, ()
+
+
+def _without_text() -> Passphrase:
+    passphrase = Passphrase("")
+    passphrase._text = None
+    return passphrase
+
+
+Source = Union[Passphrase, Callable[[], str], None]
+
+
+def reveal(source: Source) -> str | None:
+    """The passphrase of a parameter, if there is one."""
+    if source is None:
+        return None
+    if isinstance(source, Passphrase):
+        return source.reveal()
+    if callable(source):
+        return str(source())
+    raise InvalidInput(
+        "passphrase is a plain value, which repr and pickle of an estimator would show: give "
+        "hetal.Passphrase(...), or a function that returns it, such as getpass.getpass"
+    )

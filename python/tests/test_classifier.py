@@ -1,0 +1,235 @@
+"""The estimator: predictions, attributes, labels, life of a training."""
+
+import copy
+import inspect
+import pickle
+import threading
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+from conftest import TOY, toy
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import hetal
+from hetal import HetalClassifier, Passphrase, errors
+
+
+@pytest.fixture(scope="module")
+def fitted(iris, tmp_path_factory):
+    return toy(project=tmp_path_factory.mktemp("p") / "project", max_epochs=4).fit(*iris)
+
+
+def test_it_learns_and_says_how(fitted, iris):
+    X, y = iris
+    assert fitted.score(X, y) > 0.6
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    assert (fitted.coef_.shape, fitted.intercept_.shape, fitted.n_features_in_) == ((3, 4), (3,), 4)
+    assert not hasattr(fitted, "feature_names_in_")
+    probabilities = fitted.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(X), probabilities.argmax(axis=1))
+    np.testing.assert_allclose(fitted.predict_log_proba(X), np.log(probabilities))
+    logits = X @ fitted.coef_.T + fitted.intercept_
+    np.testing.assert_allclose(fitted.decision_function(X), logits, rtol=1e-9, atol=1e-9)
+    accepted = [epoch for epoch in fitted.history_ if epoch["accepted"]]
+    assert len(accepted) == 4 and set(accepted[0]) == {
+        "epoch", "loss", "accuracy", "largest_logit", "verdict", "accepted", "seconds"
+    }
+    assert fitted.training_["difference_bound"] < 1e-3
+    assert fitted.server_ == "this machine"
+
+
+def test_encrypted_predictions_are_the_same(fitted, iris):
+    X, _ = iris
+    np.testing.assert_array_equal(fitted.predict_remote(X[:40]), fitted.predict(X[:40]))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["setosa", "versicolor", "virginica"], [10, -3, 7], [True, False, True], [1.0, 2.0, 3.0], ["é", "a,b", "1"]],
+    ids=["texts", "integers", "booleans", "floats", "odd texts"],
+)
+def test_labels_of_every_type(iris, labels):
+    X, y = iris
+    named = np.asarray(labels)[y]
+    clf = toy(max_epochs=1).fit(X, named)
+    np.testing.assert_array_equal(clf.classes_, np.unique(named))
+    assert clf.predict(X).dtype == named.dtype
+    assert clf.score(X, named) > 0.5
+    if len(clf.classes_) == 2:
+        assert (clf.coef_.shape, clf.intercept_.shape) == ((1, 4), (1,))
+        scores = clf.decision_function(X)
+        np.testing.assert_array_equal(clf.predict(X), clf.classes_[(scores > 0).astype(int)])
+        np.testing.assert_allclose(scores, (X @ clf.coef_.T + clf.intercept_)[:, 0], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(clf.predict_proba(X)[:, 1], 1 / (1 + np.exp(-scores)))
+
+
+def test_a_second_fit_sends_no_row_twice(iris, home):
+    clf = toy(max_epochs=1).fit(*iris)
+    first, weights = clf.training_, clf.coef_
+    clf.fit(*iris)
+    assert first["sent_row_bytes"] > 0 and clf.training_["sent_row_bytes"] == 0
+    assert clf.training_["sent_key_bytes"] == 0
+    np.testing.assert_array_equal(clf.coef_, weights)
+    assert clf.project_ == str(home / TOY) == str(hetal.default_project(TOY))
+
+
+def test_random_state_and_validation_fraction(iris):
+    weights = [toy(max_epochs=1, random_state=seed).fit(*iris).coef_ for seed in (None, 0, 0, 1)]
+    np.testing.assert_array_equal(weights[1], weights[2])
+    assert not np.allclose(weights[0], weights[1]) and not np.allclose(weights[1], weights[3])
+    clf = toy(max_epochs=1, validation_fraction=0.5).fit(*iris)
+    assert (clf.training_["rows"], clf.training_["validation_rows"]) == (75, 75)
+
+
+def test_names_of_models_say_nothing_about_rows(iris):
+    X, y = iris
+    first, second = toy(max_epochs=1).fit(X, y), toy(max_epochs=1).fit(X[:100], y[:100])
+    assert first.model_name_ != second.model_name_
+    assert toy(max_epochs=1, name="mine").fit(X, y).model_name_ == "mine"
+
+
+def test_clone_pickle_joblib(fitted, iris, tmp_path):
+    X, _ = iris
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+    with pytest.warns(errors.PrivateModelWarning, match="private"):
+        text = pickle.dumps(fitted)
+    with pytest.warns(errors.PrivateModelWarning):
+        joblib.dump(fitted, tmp_path / "model.joblib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.dumps(fresh)
+    secret = next(iter([fitted.project_])) + "/secret.key"
+    with open(secret, "rb") as file:
+        assert file.read()[-64:] not in text
+    for again in (pickle.loads(text), joblib.load(tmp_path / "model.joblib")):
+        np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+
+
+def test_pipeline_search_and_cross_validation(iris):
+    X, y = iris
+    model = make_pipeline(StandardScaler(), toy(max_epochs=1))
+    assert model.fit(X, y).score(X, y) > 0.6
+    assert cross_val_score(model, X, y, cv=2).min() > 0.5
+    search = GridSearchCV(model, {"hetalclassifier__learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.5
+    assert set(search.cv_results_["param_hetalclassifier__learning_rate"].tolist()) == {0.01, 1.0}
+
+
+def test_two_processes_share_a_project(iris):
+    """The folder is one's at a time: the other waits."""
+    X, y = iris
+    assert cross_val_score(toy(max_epochs=1), X, y, cv=2, n_jobs=2).min() > 0.4
+
+
+def test_secrets_are_not_shown(iris, tmp_path):
+    X, y = iris
+    clf = toy(max_epochs=1, project=tmp_path / "p", passphrase=Passphrase("correct horse")).fit(X, y)
+    shown = [repr(clf), repr(make_pipeline(clf)), clf._repr_html_(), str(clf.get_params())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shown.append(pickle.dumps(clf).decode("latin-1"))
+    assert not any("correct horse" in text for text in shown)
+    assert clone(clf).passphrase == clf.passphrase
+    again = HetalClassifier.from_project(tmp_path / "p", clf.model_name_, passphrase=lambda: "correct horse")
+    np.testing.assert_array_equal(again.predict(X), clf.predict(X))
+    with pytest.raises(errors.KeyMismatch):
+        HetalClassifier.from_project(tmp_path / "p", clf.model_name_)
+    with pytest.raises(errors.KeyMismatch, match="passphrase"):
+        toy(max_epochs=2, project=tmp_path / "p", passphrase=Passphrase("wrong")).fit(X, y)
+    with pytest.raises(errors.InvalidInput, match="hetal.Passphrase"):
+        toy(passphrase="correct horse").fit(X, y)
+    with pytest.raises(errors.InvalidInput, match="not.*pickle|pickle holds no"):
+        pickle.loads(pickle.dumps(clone(clf))).fit(X, y)
+
+
+def test_export(fitted, iris, tmp_path):
+    X, _ = iris
+    sigma = fitted.export(tmp_path / "model.npz")
+    assert sigma > 0
+    with np.load(tmp_path / "model.npz") as exported:
+        assert exported["coef"].shape == (3, 4)
+        assert not np.array_equal(exported["coef"], fitted.coef_)
+    fitted.export(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").stat().st_size > 0
+    with pytest.raises(errors.InvalidInput, match="unknown format"):
+        fitted.export(tmp_path / "model.exe")
+
+
+def test_callbacks(iris):
+    told = []
+
+    class Follow(hetal.Callback):
+        def on_begin(self, training):
+            told.append(("begin", training["server"]))
+
+        def on_end(self, result):
+            told.append(("end", result["best_epoch"]))
+
+    epochs = []
+    clf = toy(max_epochs=2, callbacks=[Follow(), epochs.append]).fit(*iris)
+    assert [kind for kind, _ in told] == ["begin", "end"]
+    assert epochs == clf.history_
+
+    def stop(epoch):
+        raise RuntimeError("enough")
+
+    stopped = toy(max_epochs=3, callbacks=stop, name="stopped")
+    with pytest.raises(RuntimeError, match="enough"):
+        stopped.fit(*iris)
+    stopped.set_params(callbacks=None)
+    clf = stopped.fit(*iris)
+    assert clf.history_[0]["seconds"] is None, "the first epoch was judged before"
+    with pytest.raises(errors.InvalidInput, match="no callback"):
+        toy(callbacks=[3]).fit(*iris)
+
+
+def test_the_lock_of_the_interpreter_is_free(iris):
+    """Another thread counts on while native code works."""
+    counted, done = [0], threading.Event()
+
+    def count():
+        while not done.is_set():
+            counted[0] += 1
+            done.wait(0.001)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    clf = toy(max_epochs=2).fit(*iris)
+    done.set()
+    counter.join()
+    # Without the lock a step takes a few milliseconds.
+    assert counted[0] > 20 * clf.training_["seconds"]
+
+
+def test_it_agrees_with_plain_training(iris):
+    """Near the optimum of scikit-learn without a penalty, as far as ten epochs reach it."""
+    X, y = iris
+    X = StandardScaler().fit_transform(X)
+    clf = toy(max_epochs=10, patience=10).fit(X, y)
+    plain = LogisticRegression(C=np.inf, max_iter=1000).fit(X, y)
+    assert abs(clf.score(X, y) - plain.score(X, y)) <= 0.06
+
+
+def test_the_documentation_is_a_page():
+    text = inspect.getdoc(HetalClassifier)
+    for name in inspect.signature(HetalClassifier).parameters:
+        assert name in text, name
+    assert "Examples" in text and "Attributes" in text
+
+
+def test_deep_copies_are_models(fitted, iris):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = copy.deepcopy(fitted)
+    np.testing.assert_array_equal(again.predict(iris[0]), fitted.predict(iris[0]))

@@ -1,0 +1,49 @@
+"""Callbacks for trackers, with the real packages."""
+
+import builtins
+
+import pytest
+from conftest import toy
+
+from hetal import errors
+from hetal.integrations import MLflow, TensorBoard, WandB
+
+
+def test_mlflow(iris, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow.tracking")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "runs").as_uri()
+    callback = MLflow(tracking_uri=uri, experiment="flowers")
+    clf = toy(max_epochs=2, learning_rate=0.5, callbacks=callback).fit(*iris)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    [run] = client.search_runs([client.get_experiment_by_name("flowers").experiment_id])
+    assert run.info.status == "FINISHED" and run.info.run_name == clf.model_name_
+    assert run.data.params["learning_rate"] == "0.5"
+    assert not {"passphrase", "token_file", "project"} & set(run.data.params)
+    losses = client.get_metric_history(run.info.run_id, "validation_loss")
+    assert [point.value for point in losses] == [round(epoch["loss"], 3) for epoch in clf.history_]
+    assert [point.step for point in losses] == [epoch["epoch"] for epoch in clf.history_]
+    assert run.data.metrics["best_epoch"] == clf.training_["best_epoch"]
+
+
+def test_tensorboard(iris, tmp_path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    clf = toy(max_epochs=2, callbacks=TensorBoard(tmp_path)).fit(*iris)
+    events = loader.EventAccumulator(str(tmp_path / clf.model_name_))
+    events.Reload()
+    accuracies = [(event.step, round(event.value, 3)) for event in events.Scalars("validation_accuracy")]
+    assert accuracies == [(epoch["epoch"], round(epoch["accuracy"], 3)) for epoch in clf.history_]
+
+
+def test_a_missing_package_is_named(iris, monkeypatch):
+    real = builtins.__import__
+    import importlib
+
+    def missing(name, *arguments, **options):
+        if name.split(".")[0] == "wandb":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(importlib, "import_module", lambda name: missing(name))
+    with pytest.raises(errors.InvalidInput, match="pip install wandb"):
+        toy(max_epochs=1, callbacks=WandB(mode="offline")).fit(*iris)
