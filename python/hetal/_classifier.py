@@ -81,7 +81,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         default.
     class_weight : None
         Reserved: weights are refused until the client supports them.
-    alpha : float, default=0.0
+    alpha : None
         Reserved for L2 regularisation: other values are refused until the client supports them.
     verify : bool, default=True
         Repeat the training without encryption on this machine and compare. A model that was not
@@ -149,7 +149,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         patience: int | None = None,
         validation_fraction: float | None = None,
         class_weight: Any = None,
-        alpha: float = 0.0,
+        alpha: float | None = None,
         verify: bool = True,
         passphrase: Source = None,
         verbose: int = 1,
@@ -344,7 +344,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         """The parameters as the native module takes them. What cannot be honoured is refused."""
         if self.class_weight is not None:
             raise InvalidInput("class_weight is not supported yet: leave it out")
-        if self.alpha != 0.0:
+        if self.alpha is not None:
             raise InvalidInput("alpha (L2 regularisation) is not supported yet: leave it out")
         project = getattr(self, "project_", None) if self.project is None else self.project
         return {
