@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from conftest import toy
+from conftest import hetal, toy
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -131,6 +131,19 @@ def test_another_network_is_refused(sentence_network, tmp_path):
     (copy / "model.safetensors").write_bytes(bytes_)
     with pytest.raises(errors.ExtractionFailed):
         extractor.transform(TEXTS)
+
+
+def test_the_program_reads_parquet(tmp_path):
+    """hetal-extract reads the file; the process with the secret key does not."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = np.random.RandomState(0).normal(size=(64, 3))
+    kinds = ["a" if row[0] > 0 else "b" for row in rows]
+    table = pyarrow.table({"x": rows[:, 0], "y": rows[:, 1], "z": rows[:, 2], "kind": kinds})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    text = hetal("plan", "--features", tmp_path / "rows.parquet", "--label-column", "kind", "--json")
+    assert '"b"' in text, text
 
 
 def test_bad_inputs(sentence_network):
