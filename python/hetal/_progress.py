@@ -26,6 +26,7 @@ _LINES = {
     "stranded": "the interrupted trainings {text} used keys that were replaced: they can only start again",
     "restarted": "the job failed meanwhile ({text}): starting a new one with the same rows",
     "abandoned": "the record of a training was lost; its job is {text}",
+    "outliers": "{text} rows are too long for the encrypted circuit: they are classified on this machine",
     "checking": "computing the plaintext reference: the same training on this machine, without encryption",
 }
 _VERDICTS = {

@@ -90,6 +90,7 @@ pub fn to_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Option<Bound<'py
                 dict.set_item("cancelled", cancelled)?;
             }
             ProgressEvent::Checking => of("checking")?,
+            ProgressEvent::Outliers { count, .. } => text("outliers", &count.to_string())?,
             ProgressEvent::Judged { .. } => return Ok(None),
         },
     }
