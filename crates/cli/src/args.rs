@@ -5,6 +5,7 @@ pub mod data;
 pub mod hyper_parameters;
 pub mod inputs;
 pub mod passphrase;
+pub mod preparation;
 pub mod table;
 
 /// The default project folder.

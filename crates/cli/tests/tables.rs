@@ -173,7 +173,7 @@ fn jobs_uploads_and_models(dir: &str) {
     assert!(status.starts_with(&job) && status.contains("finished"), "{status}");
     let models = String::from_utf8_lossy(&hetal(&["model", "list", "--dir", dir]).stdout).into_owned();
     let begins = models.starts_with("model                4 features, 2 classes, ");
-    assert!(begins && models.contains(" rows, validation accuracy "), "{models}");
+    assert!(begins && models.contains(" rows, accuracy on them "), "{models}");
 
     let uploads = || json(&["uploads", "--json", "--dir", dir]);
     let before = uploads();
@@ -194,6 +194,91 @@ fn jobs_uploads_and_models(dir: &str) {
     let freed = json(&["uploads", "--free", "--json", "--dir", dir]);
     assert_eq!(freed["deleted"].as_array().unwrap().len(), all.len());
     assert_eq!((&uploads()["uploads"], &uploads()["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
+}
+
+/// Raw columns in different units, with missing values and a constant column: the model remembers
+/// how they were prepared, so that predictions here and on the server and exports agree.
+#[test]
+fn rows_are_prepared_the_same_way_everywhere() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let dir = folder.path().join("p");
+    let field = |k: usize, j: usize, x: f64| match j {
+        0 => format!("{}", 40_000.0 + 9_000.0 * x),
+        1 if k % 17 == 3 => String::new(),
+        2 => "7.5".to_owned(),
+        _ => x.to_string(),
+    };
+    let line = |(k, (values, class)): (usize, ([f64; 4], usize))| {
+        let fields: String = (0..4).map(|j| field(k, j, values[j]) + ",").collect();
+        format!("{fields}{}\n", ["no", "yes"][class])
+    };
+    let table = "pay,b,same,d,kind\n".to_owned() + &rows(120).into_iter().enumerate().map(line).collect::<String>();
+    let features = write(folder.path(), "rows.csv", table);
+    let (dir, features) = (text(&dir), text(&features));
+    let mut train = vec!["train", "--set", SET, "--dir", dir, "--features", features, "--label-column", "kind"];
+    train.extend(["--batch", "64", "--epochs", "6", "--verdict-delay-ms", "0"]);
+    let to_server = server.arguments();
+    train.extend(to_server.iter().map(String::as_str));
+    let refused = error(&train);
+    assert!(refused.contains("7 values are missing") && refused.contains("--impute median"), "{refused}");
+    for scale in ["auto", "sqrt"] {
+        let trained = hetal(&[&train[..], &["--impute", "mean", "--scale", scale, "--name", scale]].concat());
+        let said = String::from_utf8_lossy(&trained.stderr).into_owned();
+        assert!(trained.status.success(), "{said}");
+        let chosen = if scale == "auto" { "scaling: standard (every column" } else { "scaling: sqrt (square roots" };
+        assert!(said.contains(chosen) && said.contains("by the mean of their column: 7"), "{said}");
+        assert!(said.contains("few rows: all 120 are trained on"), "{said}");
+        let out = String::from_utf8_lossy(&trained.stdout).into_owned();
+        assert!(out.contains("accuracy on the training rows"), "{out}");
+        assert!(out.contains("matches the plaintext reference"), "{out}");
+
+        let predict = ["predict", "--json", "--exact", "--dir", dir, "--features", features, "--label-column", "kind"];
+        let predict = [&predict[..], &["--model", scale]].concat();
+        let (here, there) = (json(&predict), json(&[&predict[..], &["--remote"]].concat()));
+        assert_eq!(classes(&here), classes(&there));
+        let probability = |report: &Value, k: usize| report["predictions"][k]["probability"].as_f64().unwrap();
+        for k in 0..120 {
+            assert!((probability(&here, k) - probability(&there, k)).abs() < 1e-3, "{scale}, row {}", k + 1);
+        }
+        assert!(scale == "sqrt" || here["evaluation"]["accuracy"].as_f64().unwrap() > 0.95, "{here}");
+
+        // The published weights apply to rows as they are, once the file's preparation is done.
+        let out = folder.path().join("model.json");
+        json(&[
+            "model",
+            "export",
+            "--json",
+            "--dir",
+            dir,
+            "--model",
+            scale,
+            "--format",
+            "sklearn",
+            "--out",
+            text(&out),
+        ]);
+        let model: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+        let fill: Vec<f64> = model["rows"]["impute"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        assert_eq!(model["rows"]["scale"], if scale == "sqrt" { "sqrt".into() } else { Value::Null });
+        for (k, (values, _)) in rows(120).into_iter().enumerate() {
+            let mut row: Vec<f64> = (0..4).map(|j| field(k, j, values[j]).parse().unwrap_or(fill[j])).collect();
+            if scale == "sqrt" {
+                row.iter_mut().for_each(|x| *x = x.signum() * x.abs().sqrt());
+                let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+                row.iter_mut().for_each(|x| *x /= length);
+            }
+            let weights = model["coef"][0].as_array().unwrap().iter().map(|w| w.as_f64().unwrap());
+            let logit = weights.zip(&row).map(|(w, x)| w * x).sum::<f64>() + model["intercept"][0].as_f64().unwrap();
+            let likelier = if logit > 0.0 { "yes" } else { "no" };
+            // The noise of a release may decide near the boundary.
+            assert!(
+                logit.abs() < 0.5 || here["predictions"][k]["class"] == likelier,
+                "{scale}, row {}: {logit}",
+                k + 1
+            );
+        }
+    }
 }
 
 /// `plan` reports on the rows, with what was guessed, and options decide what is read.

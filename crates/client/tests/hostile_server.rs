@@ -4,13 +4,13 @@
 
 mod liar;
 
-use hetal_client::data::Labels;
+use hetal_client::data::{Labels, Preparation};
 use hetal_client::project::OpenJob;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
 use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
 use hetal_keys::{Passphrase, locked_file};
-use hetal_learn::{Matrix, Verdict, Wishes};
+use hetal_learn::{Matrix, Scaling, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
 use liar::{BATCH, EPOCHS, Liar, Lie};
@@ -54,7 +54,9 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let folder = TempDir::new();
-        let task = TrainingData::new(&labelled(), None, 10.0).unwrap();
+        let rows = |range: std::ops::Range<usize>| labelled().selected(&range.collect::<Vec<_>>());
+        let (training, validation) = (rows(0..62), rows(62..70));
+        let task = TrainingData::new(&training, Some(&validation), &Preparation::scaled(Scaling::None)).unwrap();
         let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
         let layout = Layout::new(keys::params(&project).unwrap(), BATCH, FEATURES, 3, 128.0).unwrap();
         let owner = keys::owner(&mut project).unwrap();

@@ -4,4 +4,5 @@ pub mod accuracy;
 pub mod matmul;
 pub mod ops;
 pub mod softmax;
+pub mod tables;
 pub mod train;

@@ -30,7 +30,7 @@ pub struct DataSplits {
     /// The name of the folder they come from.
     pub name: String,
     /// The benchmark they belong to.
-    pub preset: &'static Preset,
+    pub preset: Preset,
     /// Training rows.
     pub train: LabelledMatrix,
     /// Validation rows: they choose hyper-parameters and end a training.
@@ -45,7 +45,7 @@ impl DataSplits {
         let TrainingAndOther { training, other } = feature_folder::training_and(folder, "val", preset.classes)?;
         let test = feature_folder::dataset(folder, "test", preset.classes)?;
         let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        Ok(Self { name, preset, train: training, validation: other, test })
+        Ok(Self { name, preset: *preset, train: training, validation: other, test })
     }
 
     /// The same rows, scaled so that the longest training row has length `row_norm`.
@@ -103,8 +103,10 @@ pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<Trainin
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
-            stopping.result.ranges.push(reference.step(&x, labels, StepSize::of(agreement.rate), softmax::exact)?);
+            let size = StepSize { rate: agreement.rate, alpha: agreement.alpha };
+            stopping.result.ranges.push(reference.step(&x, labels, size, softmax::exact)?);
         }
+        reference.prepare_for_judgement();
         let logits = reference::logits(validation.features(), reference.weights())?;
         if stopping.end_epoch(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {
             break;

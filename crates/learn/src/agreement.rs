@@ -2,6 +2,7 @@
 
 use crate::judge::first_range;
 use crate::nesterov::Momentum;
+use crate::split_mix::SplitMix64;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -239,14 +240,10 @@ pub const PRESETS: [Preset; 9] = [
 /// to zero over the classes, so logits stay centred, which the softmax's constants rely on.
 pub fn initial_weights(classes: usize, features: usize, seed: u64) -> crate::Matrix {
     let bound = 1.0 / libm::sqrt(features.max(1) as f64);
-    let mut state = seed;
+    let mut random = SplitMix64(seed);
     let mut weights = crate::Matrix::from_fn(classes, features + 1, |_, h| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        if h == features { 0.0 } else { bound * ((z >> 11) as f64 * libm::ldexp(1.0, -52) - 1.0) }
+        let uniform = random.next_signed();
+        if h == features { 0.0 } else { bound * uniform }
     });
     centre_over_classes(&mut weights);
     weights

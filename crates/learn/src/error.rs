@@ -114,6 +114,12 @@ pub enum Error {
         /// The longest allowed.
         guard: f64,
     },
+    /// A column without any value to replace missing ones by.
+    #[error("column {} has no value in any training row: leave it out with --drop", .column + 1)]
+    EmptyColumn {
+        /// The column, counted from 0; in words from 1.
+        column: usize,
+    },
     /// Nothing to train on.
     #[error("there are no rows")]
     NoRows,

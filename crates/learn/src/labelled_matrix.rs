@@ -13,7 +13,7 @@ pub struct LabelledMatrix {
 
 /// The largest magnitude of a feature before normalisation. Sums of squares of such features stay
 /// exact enough.
-pub const MAX_FEATURE: f64 = 1e6;
+pub const MAX_FEATURE: f64 = 1e12;
 
 impl LabelledMatrix {
     /// Checks that there are rows and columns, that every feature is finite and at most
@@ -111,9 +111,9 @@ mod tests {
         let infinite = LabelledMatrix::new(x, vec![0; 4], 2).unwrap_err();
         assert_eq!(infinite.to_string(), "row 3, column 2: inf is not a finite number");
         let mut x = features();
-        x[(1, 2)] = -2e6;
+        x[(1, 2)] = -2e12;
         let large = LabelledMatrix::new(x, vec![0; 4], 2).unwrap_err();
-        let said = "row 2, column 3: -2e6 is out of range, must be at most 1e6 in magnitude: rescale the features";
+        let said = "row 2, column 3: -2e12 is out of range, must be at most 1e12 in magnitude: rescale the features";
         assert_eq!(large.to_string(), said);
         assert!(matches!(LabelledMatrix::new(Matrix::zeros(4, 0), vec![0; 4], 2), Err(Error::Invalid { .. })));
         let label = LabelledMatrix::new(features(), vec![0, 1, 0, 2], 2);

@@ -18,8 +18,11 @@ pub mod paper;
 pub mod plan;
 pub mod products;
 pub mod reference;
+pub mod scaling;
 pub mod session;
 pub mod softmax;
+pub mod spectrum;
+pub mod split_mix;
 pub mod trainer;
 
 pub use agreement::{Agreement, AgreementLimits, Wishes};
@@ -34,4 +37,5 @@ pub use matrix::Matrix;
 pub use measures::Measures;
 pub use normalisation::Normalisation;
 pub use plan::Plan;
+pub use scaling::{Imputation, Scaling};
 pub use session::Session;

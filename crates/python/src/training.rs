@@ -6,11 +6,11 @@ use crate::model;
 use crate::settings::Settings;
 use crate::work;
 use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
-use hetal_client::data::{Labelled, ROW_NORM, Split};
+use hetal_client::data::{Labelled, Preparation, Split};
 use hetal_client::rpc::Remote;
 use hetal_client::training::{self, Options, ProgressEvent, Trained, TrainingRun};
 use hetal_client::{Cancellation, Layout, Project, TrainingData, keys};
-use hetal_learn::AgreementLimits;
+use hetal_learn::{AgreementLimits, Scaling};
 use hetal_local::{LocalServer, Needs};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -62,6 +62,9 @@ pub fn type_name(labels: LabelType) -> &'static str {
     }
 }
 
+/// The share of the rows of each class that is set aside for validation by default.
+const VALIDATION_FRACTION: f64 = 0.125;
+
 fn labels_of(labels: &Bound<'_, PyAny>) -> PyResult<Labels> {
     if let Ok(numbers) = labels.extract::<PyReadonlyArray1<'_, i64>>() {
         return Ok(Labels::Integers(numbers.as_array().iter().copied().collect()));
@@ -96,7 +99,8 @@ fn training_data(table: Table, split: &Split) -> Result<TrainingData> {
             "y has {classes} different labels, and hetal trains at most {MAX_CLASSES} classes: is y a class at all?"
         )));
     }
-    Ok(TrainingData::with_split(&rows, None, ROW_NORM, split)?)
+    // Pipelines of scikit-learn scale features themselves.
+    Ok(TrainingData::with_split(&rows, None, &Preparation::scaled(Scaling::None), split)?)
 }
 
 /// The options of a training whose name is found later if none was given.
@@ -113,7 +117,8 @@ fn train(
     events: &Sender<Event>,
     cancellation: &Cancellation,
 ) -> Result<(Trained, String)> {
-    let split = Split::new(settings.validation_fraction, settings.random_state)?;
+    let fraction = settings.validation_fraction.unwrap_or(VALIDATION_FRACTION);
+    let split = Split::new(Some(fraction), settings.random_state)?;
     let data = training_data(table, &split)?;
     let mut project = settings.open_project(events, cancellation)?;
     let mut options = options(&settings);

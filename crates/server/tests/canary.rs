@@ -114,7 +114,7 @@ fn write_rows(path: &Path, random: &mut Random) -> Vec<String> {
 
 fn learned_from(rows: &Path) -> TrainingData {
     let table = tables::read(rows, &tables::Options::labelled("kind")).unwrap();
-    TrainingData::new(&Labelled::new(table, None).unwrap(), None, data::ROW_NORM).unwrap()
+    TrainingData::new(&Labelled::new(table, None).unwrap(), None, &data::Preparation::default()).unwrap()
 }
 
 /// Feature values as in the file and as encrypted.

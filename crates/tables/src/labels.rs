@@ -73,6 +73,15 @@ impl Labels {
         }
     }
 
+    /// The labels of these rows, in this order.
+    pub fn selected(&self, rows: &[usize]) -> Self {
+        match self {
+            Self::Integers(numbers) => Self::Integers(rows.iter().map(|&row| numbers[row]).collect()),
+            Self::Booleans(values) => Self::Booleans(rows.iter().map(|&row| values[row]).collect()),
+            Self::Texts(names) => Self::Texts(rows.iter().map(|&row| names[row].clone()).collect()),
+        }
+    }
+
     /// The first `count` labels.
     pub fn first(&self, count: usize) -> Self {
         match self {

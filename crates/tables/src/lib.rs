@@ -42,7 +42,7 @@ pub const MAX_FEATURES: usize = 2048;
 /// The most classes.
 pub const MAX_CLASSES: usize = 128;
 /// The largest magnitude of a value to train with.
-pub const MAX_VALUE: f64 = 1e6;
+pub const MAX_VALUE: f64 = 1e12;
 /// The most columns, classes or places that a message names.
 const MAX_NAMED: usize = 8;
 

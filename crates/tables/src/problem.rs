@@ -220,7 +220,7 @@ pub enum FileProblem {
     },
     /// Values are missing.
     #[error(
-        "{missing}: fill them in, remove these rows, or leave the columns out with --drop {}",
+        "{missing}: train with --impute median, remove these rows, or leave the columns out with --drop {}",
         shown(&.missing.names())
     )]
     MissingValues {

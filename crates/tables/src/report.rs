@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewer rows say little about which columns identify rows.
 const FEWEST_ROWS_OF_IDS: usize = 10;
-/// Spreads that differ by more than this are a warning.
-const MOST_SPREAD: f64 = 1000.0;
 /// Tables of fewer rows are a warning.
 const FEW_ROWS: usize = 50;
 /// Classes of fewer rows are a warning.
@@ -118,17 +116,8 @@ impl Report {
             );
             warn(text, dropping(&self.id_like));
         }
-        if let Some(Scales { smallest_column, smallest, largest_column, largest }) = &self.scales
-            && largest / smallest > MOST_SPREAD
-        {
-            let text = format!(
-                "columns differ in scale: {largest_column} spreads {largest:.3e} and {smallest_column} {smallest:.3e}, so \
-                 the first may drown the second; divide columns by their spread"
-            );
-            warn(text, format!("--drop {largest_column}"));
-        }
         if self.missing.count > 0 {
-            warn(self.missing.to_string(), format!("--drop {}", self.missing.names()));
+            warn(self.missing.to_string(), format!("--impute, --drop {}", self.missing.names()));
         }
         let small: Vec<String> = self
             .classes

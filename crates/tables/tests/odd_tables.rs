@@ -369,14 +369,14 @@ fn types() -> Vec<Case> {
             "age,pay,kind\n1,,x\nNaN,2,y\n3,4,x\n",
             label("kind"),
             Refused(
-                "2 values are missing: row 1, column pay; row 2, column age: fill them in, remove these rows, or leave the columns out with --drop age,pay",
+                "2 values are missing: row 1, column pay; row 2, column age: train with --impute median, remove these rows, or leave the columns out with --drop age,pay",
             ),
         ),
         case(
             "missing values, allowed",
             "age,kind\n1,x\nNA,y\n",
             Options { keep_missing: true, ..label("kind") },
-            Reported("warning: 1 value is missing: row 2, column age (--drop age)"),
+            Reported("warning: 1 value is missing: row 2, column age (--impute, --drop age)"),
         ),
         case(
             "many missing values",
@@ -390,7 +390,7 @@ fn types() -> Vec<Case> {
             "1e30",
             "a,kind\n1,x\n1e30,y\n",
             label("kind"),
-            Refused("row 2, column a: 1e30 is out of range, and values may have at most 1e6 in magnitude"),
+            Refused("row 2, column a: 1e30 is out of range, and values may have at most 1e12 in magnitude"),
         ),
         case(
             "a percent sign",
@@ -535,7 +535,7 @@ fn suspicious() -> Vec<Case> {
             label("kind"),
             Reported("warning: column b has in every row the same value, which tells nothing (--drop b)"),
         ),
-        case("other scales", scales, label("kind"), Reported("warning: columns differ in scale: pay spreads")),
+        case("other scales", scales, label("kind"), Reported("(pay)\n")),
         case(
             "nothing odd",
             sound,

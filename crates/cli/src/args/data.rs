@@ -1,13 +1,15 @@
 //! Features and labels of training rows.
 
+use super::preparation::PreparationArguments;
 use super::table::TableArguments;
 use crate::ui::progress;
 use crate::{Error, Result};
 use hetal_client::data::tables::{self, Note, Options, Report};
-use hetal_client::data::{Labels, ROW_NORM, Table};
+use hetal_client::data::{Labels, Preparation, PreparationReport, Table};
 use hetal_client::{Labelled, TrainingData};
 use hetal_extract_api::Manifest;
 use hetal_extract_api::sanitize_terminal;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Files with training rows and validation rows.
@@ -31,17 +33,16 @@ pub struct Data {
     /// How the files are read.
     #[command(flatten)]
     pub table: TableArguments,
-    /// Features of validation rows. Without it, one row in eight of each class is used for
-    /// validation.
+    /// Features of validation rows. Without it, one row in 16 of each class is used for validation
+    /// (at least 32 rows); of a table below 256 rows none are, and training rows are validated.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of the validation rows.
     #[arg(long, requires = "validation", value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// Length of the longest training row after scaling. A larger length learns faster and less
-    /// steadily.
-    #[arg(long, default_value_t = ROW_NORM, value_name = "LENGTH", help_heading = "Rows")]
-    pub row_norm: f64,
+    /// How the rows are prepared.
+    #[command(flatten)]
+    pub preparation: PreparationArguments,
     /// The manifest that `hetal extract` wrote with the features; the model stores it. The default
     /// is manifest.json next to the features.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
@@ -62,6 +63,7 @@ impl Data {
     /// Reads, splits and normalises the rows.
     pub fn read(&self) -> Result<Read> {
         let options = self.table.options(self.label_column.as_deref(), &self.columns);
+        let options = Options { keep_missing: self.preparation.impute.is_some(), ..options };
         let training = self.labelled(&self.features, self.labels.as_deref(), &options)?;
         let manifest = self.extraction(training.table.columns.len())?;
         // Validation rows have the columns of the training rows, in any order.
@@ -90,7 +92,8 @@ impl Data {
             _ => None,
         };
         training.require_trainable()?;
-        let task = TrainingData::new(&training.into_labelled()?, validation.as_ref(), self.row_norm)?;
+        let preparation = Preparation { from_network: manifest.is_some(), ..self.preparation.preparation() };
+        let task = TrainingData::new(&training.into_labelled()?, validation.as_ref(), &preparation)?;
         Ok(Read { task, manifest, report })
     }
 
@@ -122,6 +125,13 @@ impl Data {
             }
         }
     }
+}
+
+/// The reports on rows and on their preparation as JSON.
+pub fn data_value(report: &Report, preparation: &PreparationReport) -> Value {
+    let mut value = serde_json::to_value(report).unwrap_or_default();
+    value["preparation"] = serde_json::to_value(preparation).unwrap_or_default();
+    value
 }
 
 /// Names the options of validation rows in an error about missing labels.

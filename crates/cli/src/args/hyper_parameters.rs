@@ -3,23 +3,25 @@
 use hetal_learn::Wishes;
 use hetal_learn::nesterov::Momentum;
 
-/// Hyper-parameters to request. The server has a default for each.
+const HEADING: &str = "Hyper-parameters (default: what fits the rows, or the server's)";
+
+/// Hyper-parameters to request.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct HyperParameterArguments {
     /// Rows of a batch.
-    #[arg(long, value_name = "ROWS", help_heading = "Hyper-parameters (default: the server's)")]
+    #[arg(long, value_name = "ROWS", help_heading = HEADING)]
     pub batch: Option<usize>,
     /// The learning rate.
-    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    #[arg(long, help_heading = HEADING)]
     pub rate: Option<f64>,
     /// Epochs without improvement before training stops.
-    #[arg(long, value_name = "EPOCHS", help_heading = "Hyper-parameters (default: the server's)")]
+    #[arg(long, value_name = "EPOCHS", help_heading = HEADING)]
     pub patience: Option<usize>,
     /// The largest number of epochs.
-    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    #[arg(long, help_heading = HEADING)]
     pub epochs: Option<usize>,
     /// Use gradient descent without Nesterov's momentum.
-    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    #[arg(long, help_heading = HEADING)]
     pub no_momentum: bool,
 }
 

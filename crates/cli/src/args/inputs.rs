@@ -87,6 +87,8 @@ impl Inputs {
             expected: model.columns.clone(),
             id: asked.id.map(str::to_owned),
             ignore_labels: asked.labels_elsewhere,
+            // The model knows what replaces them.
+            keep_missing: model.normalisation.fill().is_some(),
             ..self.table.options(asked.label, &self.columns)
         };
         let mut table = tables::read(file, &options).map_err(hetal_client::Error::from)?;

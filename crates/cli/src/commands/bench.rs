@@ -14,6 +14,8 @@ pub enum Command {
     Matmul(bench::matmul::Arguments),
     /// Measure the softmax errors of the paper's table and of our softmax.
     Softmax(bench::softmax::Arguments),
+    /// Compare the accuracy of default settings on small tables with that of scikit-learn.
+    Tables(bench::tables::Arguments),
     /// Compare encrypted training with plain training, on random or real features.
     Train(bench::train::Arguments),
 }
@@ -25,6 +27,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Accuracy(arguments) => bench::accuracy::run(arguments)?,
         Command::Matmul(arguments) => bench::matmul::run(arguments)?,
         Command::Softmax(arguments) => bench::softmax::run(arguments)?,
+        Command::Tables(arguments) => bench::tables::run(arguments)?,
         Command::Train(arguments) => bench::train::run(arguments)?,
     }
     Ok(())

@@ -8,7 +8,7 @@ use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use clap::ValueEnum;
 use hetal_client::data::tables::{self, Format};
-use hetal_client::data::{ROW_NORM, class_numbers};
+use hetal_client::data::{Preparation, class_numbers};
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, Trained, TrainingRun};
 use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
@@ -130,7 +130,7 @@ impl DemoRows {
             let rows = LabelledTable::read(&features, Some(&labels), &options, &options)?;
             Ok(rows.named(Some(&manifest))?.into_labelled()?.first(usize::MAX, arguments.columns.unwrap_or(usize::MAX)))
         };
-        let training = TrainingData::new(&part("train")?, Some(&part("val")?), ROW_NORM)?;
+        let training = TrainingData::new(&part("train")?, Some(&part("val")?), &prepared())?;
         Ok(Self { training, test: part("test")?, manifest: Some(manifest) })
     }
 
@@ -145,11 +145,16 @@ impl DemoRows {
         };
         let (train, validation) = (part(TRAIN, rows)?, part(VALIDATION, None)?);
         Ok(Self {
-            training: TrainingData::new(&train, Some(&validation), ROW_NORM)?,
+            training: TrainingData::new(&train, Some(&validation), &prepared())?,
             test: part(TEST, None)?,
             manifest: None,
         })
     }
+}
+
+/// The demo's rows are features of a sentence encoder.
+fn prepared() -> Preparation {
+    Preparation { from_network: true, ..Preparation::default() }
 }
 
 /// Runs the command.

@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT")]
     pub classes: usize,
     /// Rows of a batch; the number of training rows if that is smaller.
-    #[arg(long, default_value_t = 1024, value_name = "ROWS")]
+    #[arg(long, default_value_t = 512, value_name = "ROWS")]
     pub batch: usize,
     /// Replace existing keys; the old secret key moves to the folder `old`.
     #[arg(long)]

@@ -9,6 +9,7 @@ use hetal_client::model::export::{Format, ReleaseLimits, publish};
 use hetal_client::training::shown_loss;
 use hetal_client::{Model, Project};
 use hetal_extract_api::sanitize_terminal;
+use hetal_learn::Scaling;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -117,8 +118,9 @@ fn list(arguments: &ListArguments) -> Result<()> {
             Ok(model) => {
                 let (training, classes) = (&model.training, model.classes.len());
                 let accuracy = 100.0 * training.validation_accuracy;
+                let of = if training.validated_on_training_rows { "accuracy on them" } else { "validation accuracy" };
                 text += &format!(
-                    "{name:20} {} features, {classes} classes, {} rows, validation accuracy {accuracy:.2} %\n",
+                    "{name:20} {} features, {classes} classes, {} rows, {of} {accuracy:.2} %\n",
                     model.features(),
                     training.rows
                 );
@@ -150,10 +152,12 @@ fn show(arguments: &ShowArguments) -> Result<()> {
         "classes": model.classes,
         "features": model.features(),
         "training": training,
+        "scaling": model.normalisation.scaling(),
+        "imputes": model.normalisation.fill().is_some(),
         "private": ["training.validation_loss"],
     });
     let text = format!(
-        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\nvalidation: accuracy {:.2} %, loss {:.3} on {} rows",
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\n{}: accuracy {:.2} %, loss {:.3} on {} rows\nscaling: {}",
         model.name,
         model.features(),
         model.classes.len(),
@@ -163,9 +167,11 @@ fn show(arguments: &ShowArguments) -> Result<()> {
         training.epochs,
         training.best_epoch,
         ordinal(training.best_epoch),
+        if training.validated_on_training_rows { "on the training rows" } else { "validation" },
         100.0 * training.validation_accuracy,
         training.validation_loss,
-        training.validation_rows
+        training.validation_rows,
+        model.normalisation.scaling().name()
     );
     print(arguments.json, &value, &text);
     Ok(())
@@ -194,7 +200,24 @@ fn export(arguments: &ExportArguments) -> Result<()> {
         "sigma": published.sigma,
         "security": published.security,
         "numbers_left": left,
+        "rows": published.rows,
     });
+    let rows = &published.rows;
+    if !rows.is_empty() {
+        let steps = [
+            rows.impute.is_some().then_some("missing values are filled in"),
+            rows.scale.map(|scale| match scale {
+                Scaling::Sqrt => "square roots are taken (with signs), and rows divided by their length",
+                _ => "rows are divided by their length",
+            }),
+        ];
+        let steps: Vec<&str> = steps.into_iter().flatten().collect();
+        let carried = match arguments.format {
+            FormatArgument::Onnx => "the graph does this",
+            _ => "the file says this under rows, impute or scale, and its user must do it",
+        };
+        eprintln!("note: before the weights apply, {}: {carried}", steps.join("; "));
+    }
     let text = format!(
         "{}: may be published. Each weight has noise of deviation {:.1e}, which hides the secret key (advantage at \
          most 2^-{}); {}",

@@ -1,7 +1,8 @@
 //! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
-use crate::args::data::{Data, Read};
+use crate::args::data::{Data, Read, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
+use crate::args::preparation::PreparationArguments;
 use crate::args::table::TableArguments;
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
@@ -10,8 +11,9 @@ use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::data::tables::Report;
-use hetal_client::data::{ROW_NORM, VALIDATION_SHARE};
+use hetal_client::data::{PreparationReport, validation_rows};
 use hetal_client::layout::{resident_key_bytes, server_bytes};
+use hetal_client::training::Defaults;
 use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::{AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
@@ -31,14 +33,15 @@ pub struct Arguments {
     /// feature file that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of validation rows. Without it, one row in eight of each class is used for
-    /// validation.
+    /// Features of validation rows. Without it, one row in 16 of each class is used for validation
+    /// (at least 32 rows); of a table below 256 rows none are, and training rows are validated.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of the validation rows.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// All rows. One in eight is used for validation, unless --validation-rows is given.
+    /// All rows. One in 16 is used for validation, at least 32, unless --validation-rows is given.
+    /// Below 256 rows, the training rows are validated.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub rows: Option<usize>,
     /// With --features: the feature columns, by name or by number (the first is 1), separated by
@@ -54,6 +57,9 @@ pub struct Arguments {
     /// Validation rows, in addition to --rows.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub validation_rows: Option<usize>,
+    /// How the rows are prepared.
+    #[command(flatten)]
+    pub preparation: PreparationArguments,
     /// Hyper-parameters to request.
     #[command(flatten)]
     pub wishes: HyperParameterArguments,
@@ -73,8 +79,15 @@ struct Shape {
     classes: usize,
 }
 
+/// What is known about rows in a file.
+pub struct FileFacts {
+    report: Report,
+    preparation: PreparationReport,
+    defaults: Defaults,
+}
+
 impl Arguments {
-    fn shape(&self) -> Result<(Shape, Option<Report>)> {
+    fn shape(&self) -> Result<(Shape, Option<FileFacts>)> {
         if let Some(features) = self.features.clone() {
             let data = Data {
                 features,
@@ -84,13 +97,14 @@ impl Arguments {
                 table: self.table.clone(),
                 validation: self.validation.clone(),
                 validation_labels: self.validation_labels.clone(),
-                row_norm: ROW_NORM,
+                preparation: self.preparation.clone(),
                 manifest: None,
             };
             let Read { task, report, .. } = data.read()?;
             let (rows, validation) = (task.training.rows(), task.validation.rows());
             let (features, classes) = (task.features(), task.classes.len());
-            return Ok((Shape { rows, validation, features, classes }, Some(report)));
+            let facts = FileFacts { report, defaults: Defaults::new(&task), preparation: task.preparation };
+            return Ok((Shape { rows, validation, features, classes }, Some(facts)));
         }
         let columns = match &self.columns[..] {
             [count] => count.parse().ok(),
@@ -99,8 +113,11 @@ impl Arguments {
         let (Some(all), Some(features), Some(classes)) = (self.rows, columns, self.classes) else {
             return Err(Error::NothingToPlan);
         };
-        let aside = all / VALIDATION_SHARE;
-        let (rows, validation) = self.validation_rows.map_or((all - aside, aside), |validation| (all, validation));
+        let (rows, validation) = match (self.validation_rows, validation_rows(all)) {
+            (Some(validation), _) => (all, validation),
+            (None, 0) => (all, all),
+            (None, aside) => (all - aside, aside),
+        };
         Ok((Shape { rows, validation, features, classes }, None))
     }
 }
@@ -110,8 +127,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (mut value, data) = report(arguments)?;
     let mut shown = text(&value);
     if let Some(data) = data {
-        value["data"] = serde_json::to_value(&data).unwrap_or_default();
-        shown = format!("{}\n{shown}", data.text());
+        value["data"] = data_value(&data.report, &data.preparation);
+        shown = format!("{}{}\n{shown}", data.report.text(), data.preparation.text());
     }
     print(arguments.json, &value, &shown);
     Ok(())
@@ -119,11 +136,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// The plan as a JSON object, and the report on the rows if there is a file. Bytes are those of
 /// payloads, without network framing.
-pub fn report(arguments: &Arguments) -> Result<(Value, Option<Report>)> {
+pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let (shape, data) = arguments.shape()?;
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
-    let agreement = AgreementLimits::default().agree(&arguments.wishes.wishes())?.for_classes(shape.classes);
+    let wishes = arguments.wishes.wishes();
+    let wishes = data.as_ref().map_or(wishes.clone(), |data| data.defaults.fill(&wishes, shape.rows, None));
+    let agreement = AgreementLimits::default().agree(&wishes)?.for_classes(shape.classes);
     let batch = agreement.batch.min(shape.rows.max(1));
     let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
     let keys = layout.keys()?;
@@ -179,6 +198,8 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<Report>)> {
         "key_switches_per_iteration": plan.key_switches(),
         "seconds_per_iteration_here": iteration,
         "seconds_per_epoch_here": epoch,
+        "rate": agreement.rate,
+        "alpha": agreement.alpha,
         "max_epochs": agreement.max_epochs,
     });
     Ok((value, data))
@@ -201,7 +222,7 @@ fn text(plan: &Value) -> String {
          disk of the owner  {}\n\
          server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
-         an epoch           {}; at most {} epochs\n\
+         an epoch           {}; at most {} epochs, rate {}\n\
          a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
          softmax            error at most {:.1e}",
         number("rows"),
@@ -227,6 +248,7 @@ fn text(plan: &Value) -> String {
         time("seconds_per_iteration_here"),
         time("seconds_per_epoch_here"),
         number("max_epochs"),
+        plan["rate"],
         plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         plan["bootstrap_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         number("bootstraps_at_most"),

@@ -2,7 +2,7 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::Connection;
-use crate::args::data::{Data, Read};
+use crate::args::data::{Data, Read, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::passphrase::LockArguments;
 use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
@@ -11,9 +11,10 @@ use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
-use hetal_client::training::{IterationTime, Options, Trained, TrainingRun, shown_loss};
+use hetal_client::training::{Defaults, IterationTime, Options, Trained, TrainingRun, shown_loss};
 use hetal_client::{Project, keys};
 use hetal_extract_api::Manifest;
+use hetal_learn::Wishes;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -66,7 +67,7 @@ const INTERRUPTED: &str = "interrupted: run the same command again to continue. 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Read { task, manifest, report: data } = arguments.data.read()?;
-    eprint!("{}", data.text());
+    eprint!("{}{}", data.text(), task.preparation.text());
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
@@ -74,7 +75,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     explain_interrupt(INTERRUPTED);
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = Options::new(&arguments.name);
-    options.wishes = arguments.wishes.wishes();
+    let defaults = Defaults::new(&task);
+    options.wishes = defaults.fill(&arguments.wishes.wishes(), task.training.rows(), Some(remote.offer()));
+    eprintln!("{}", hyper_parameter_text(&options.wishes));
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
@@ -88,9 +91,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let trained = training.run(&mut show)?;
     drop(progress);
     let mut value = report(&trained, &params);
-    value["data"] = serde_json::to_value(&data).unwrap_or_default();
+    value["data"] = data_value(&data, &task.preparation);
     print(arguments.json, &value, &text(&trained, &params, &arguments.dir));
     Ok(())
+}
+
+/// The hyper-parameters that are asked for, as text.
+fn hyper_parameter_text(wishes: &Wishes) -> String {
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "of the server".to_owned());
+    format!(
+        "hyper-parameters: batch {}, rate {}, at most {} epochs",
+        shown(wishes.batch.map(|x| x.to_string())),
+        shown(wishes.rate.map(|x| x.to_string())),
+        shown(wishes.max_epochs.map(|x| x.to_string()))
+    )
 }
 
 /// The manifest of the features, in the form that a model file stores.
@@ -113,6 +127,8 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
         "features": trained.model.features(),
         "validation_accuracy": training.validation_accuracy,
         "validation_loss": shown_loss(training.validation_loss),
+        "validated_on_training_rows": training.validated_on_training_rows,
+        "converged": trained.converged(),
         "epochs": training.epochs,
         "best_epoch": training.best_epoch,
         "iterations": training.iterations,
@@ -143,12 +159,20 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
         text += &format!("parameter set {}: {}\n", params.name(), security(params));
     }
     text += &format!(
-        "trained: {} epochs, the {}{} is the best; validation accuracy {:.2} %\n",
+        "trained: {} epochs, the {}{} is the best; {} {:.2} %\n",
         training.epochs,
         training.best_epoch,
         ordinal(training.best_epoch),
+        if training.validated_on_training_rows { "accuracy on the training rows" } else { "validation accuracy" },
         100.0 * training.validation_accuracy
     );
+    if !trained.converged() {
+        text += &format!(
+            "the loss was still falling when the training ended: try --epochs {}{}\n",
+            2 * training.max_epochs,
+            training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate))
+        );
+    }
     // The difference decides, its bound is shown.
     text += &match trained.difference.zip(trained.difference_bound()) {
         Some((d, bound)) if d < 0.01 => {

@@ -8,9 +8,11 @@
 //! The crate `hetal-tables` reads the files.
 
 mod labels;
+mod preparation;
 mod prepare;
 
 pub use hetal_tables as tables;
 pub use hetal_tables::{LabelType, Labels, Table};
 pub use labels::class_numbers;
-pub use prepare::{Labelled, ROW_NORM, Split, TrainingData, VALIDATION_SHARE, matrix};
+pub use preparation::{Preparation, PreparationReport, ROW_NORM};
+pub use prepare::{Labelled, Split, TrainingData, matrix, validation_rows};

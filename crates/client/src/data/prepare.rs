@@ -1,16 +1,19 @@
 //! Training data: labelled rows, split, shuffled and normalised.
 
 use super::labels::class_numbers;
+use super::preparation::{Preparation, PreparationReport, spread_warning};
 use crate::{Error, Result};
-use hetal_learn::{LabelledMatrix, Matrix, Normalisation};
+use hetal_learn::scaling::filled;
+use hetal_learn::split_mix::SplitMix64;
+use hetal_learn::{LabelledMatrix, Matrix, Normalisation, Scaling};
 use hetal_tables::{LabelType, Labels, Table};
 
-/// The norm of the longest training row after normalisation. It was chosen by validation loss on
-/// SNIPS (MPNet features) and face masks (EfficientNet features). With rate 1 and Nesterov's
-/// momentum both reach their best loss within 50 iterations, and no logit exceeds 25.
-pub const ROW_NORM: f64 = 10.0;
+/// Tables of fewer rows are trained on whole, and validated on the same rows.
+const FEWEST_ROWS_TO_SPLIT: usize = 256;
 /// One in this many rows of each class is used for validation if no validation rows are given.
-pub const VALIDATION_SHARE: usize = 8;
+const VALIDATION_SHARE: usize = 16;
+/// At least about this many rows are used for validation.
+const FEWEST_VALIDATION_ROWS: usize = 32;
 /// Makes splits and shuffles the same in every run and on every machine.
 const SEED: u64 = 0x6865_7461_6c20_3031;
 /// The odd constant of SplitMix64.
@@ -19,33 +22,32 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// How rows are shuffled, and how many are set aside for validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// The share of the rows of each class that is set aside.
-    share: f64,
+    /// The share of the rows of each class that is set aside; `None` for [`validation_rows`].
+    share: Option<f64>,
     seed: u64,
 }
 
 impl Default for Split {
     fn default() -> Self {
-        Self { share: 1.0 / VALIDATION_SHARE as f64, seed: SEED }
+        Self { share: None, seed: SEED }
     }
 }
 
 impl Split {
     /// The split of a seed, which sets aside a share of the rows of each class: above 0, below 1.
     pub fn new(share: Option<f64>, seed: Option<u64>) -> Result<Self> {
-        let usual = Self::default();
-        let share = share.unwrap_or(usual.share);
-        if !(share > 0.0 && share < 1.0) {
+        if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
             return Err(Error::ValidationShare { share });
         }
-        Ok(Self { share, seed: seed.map_or(usual.seed, |seed| SEED ^ seed.wrapping_add(1).wrapping_mul(GOLDEN)) })
+        Ok(Self { share, seed: seed.map_or(SEED, |seed| SEED ^ seed.wrapping_add(1).wrapping_mul(GOLDEN)) })
     }
+}
 
-    /// The rows of a class that are set aside, of `count`: one at least, and not all.
-    fn validation_rows(&self, count: usize) -> usize {
-        let share = (count as f64 * self.share) as usize;
-        share.max(usize::from(count > 1)).min(count.saturating_sub(1))
-    }
+/// The rows of a class that are set aside, of `count`: one at least, and not all.
+fn validation_rows_of_class(count: usize, share: f64) -> usize {
+    // A share that is a fraction of whole numbers is not rounded below them.
+    let rows = (count as f64 * share + 1e-9) as usize;
+    rows.max(usize::from(count > 1)).min(count.saturating_sub(1))
 }
 
 /// Rows with their labels.
@@ -90,6 +92,27 @@ impl Labelled {
         LabelledMatrix::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
     }
 
+    /// The same rows with missing values replaced, one a column.
+    fn filled(&self, fill: &[f64]) -> Self {
+        Self { features: filled(&self.features, fill).into_owned(), ..self.clone() }
+    }
+
+    /// How many values are missing.
+    fn missing(&self) -> usize {
+        self.features.values().iter().filter(|x| x.is_nan()).count()
+    }
+
+    /// The name of a column, or its number.
+    fn column_name(&self, column: usize) -> String {
+        let name = self.columns.as_ref().and_then(|names| names.get(column)).cloned();
+        name.unwrap_or_else(|| (column + 1).to_string())
+    }
+
+    /// These rows, in this order.
+    pub fn selected(&self, rows: &[usize]) -> Self {
+        Self { features: selected(&self.features, rows), labels: self.labels.selected(rows), ..self.clone() }
+    }
+
     /// The first `rows` rows and `columns` features.
     pub fn first(&self, rows: usize, columns: usize) -> Self {
         let (rows, columns) = (rows.min(self.features.rows()), columns.min(self.features.columns()));
@@ -114,20 +137,22 @@ pub struct TrainingData {
     pub columns: Option<Vec<String>>,
     /// The type of the classes.
     pub class_type: LabelType,
+    /// What was chosen and done.
+    pub preparation: PreparationReport,
 }
 
 impl TrainingData {
-    /// Prepares rows. Without validation rows, one in [`VALIDATION_SHARE`] rows of each class is
-    /// set aside.
-    pub fn new(training: &Labelled, validation: Option<&Labelled>, row_norm: f64) -> Result<Self> {
-        Self::with_split(training, validation, row_norm, &Split::default())
+    /// Prepares rows. Without validation rows, some rows of each class are set aside
+    /// ([`validation_rows`]). All statistics are those of the training rows.
+    pub fn new(training: &Labelled, validation: Option<&Labelled>, preparation: &Preparation) -> Result<Self> {
+        Self::with_split(training, validation, preparation, &Split::default())
     }
 
     /// Prepares rows like [`TrainingData::new`], with another split.
     pub fn with_split(
         training: &Labelled,
         validation: Option<&Labelled>,
-        row_norm: f64,
+        preparation: &Preparation,
         split: &Split,
     ) -> Result<Self> {
         if let Some(given) = validation
@@ -138,29 +163,59 @@ impl TrainingData {
         }
         // The classes are those of the training rows, so every class has rows.
         let classes = training.labels.classes();
-        let all = training.dataset(&classes)?;
+        let labels = class_numbers(&training.labels, &classes).map_err(|e| training.fault(e))?;
         let (to_train, to_validate) = match validation {
-            Some(given) => (shuffled(all.rows(), split.seed), (0..given.features.rows()).collect()),
-            None => split_rows(&all, split)?,
+            Some(given) => (shuffled(labels.len(), split.seed), (0..given.features.rows()).collect()),
+            None => split_rows(&labels, classes.len(), split)?,
         };
+        let imputed_values = training.missing() + validation.map_or(0, Labelled::missing);
+        let fill = preparation.imputation.map(|imputation| imputation.fit(&selected(&training.features, &to_train)));
+        let fill = fill.transpose().map_err(|e| training.fault(e))?;
+        let complete = |rows: &Labelled| fill.as_ref().map(|fill| rows.filled(fill));
+        let (complete_training, complete_validation) = (complete(training), validation.and_then(complete));
+        let training = complete_training.as_ref().unwrap_or(training);
+        let validation = complete_validation.as_ref().or(validation);
+        let all = training.dataset(&classes)?;
         let training_set = select_rows(&all, &to_train)?;
         let validation_set = match validation {
             Some(given) => select_rows(&given.dataset(&classes)?, &to_validate)?,
             None => select_rows(&all, &to_validate)?,
         };
-        let normalisation = Normalisation::fit(training_set.features(), row_norm)?;
+        let (scaling, reason) = preparation.scaling_of(training_set.features(), training.columns.is_some());
+        let mut normalisation = Normalisation::fit_scaled(training_set.features(), scaling, preparation.row_norm)?;
         // Errors name the row of the file, not of the shuffled set.
-        let normalised = |set: &LabelledMatrix, rows: &[usize], of: &Labelled| -> Result<LabelledMatrix> {
-            let apply = normalisation.apply(set.features()).and_then(|features| set.with_features(features));
-            apply.map_err(|error| of.fault(in_file(error, rows)))
+        let normalised = |set: &LabelledMatrix, rows: &[usize], of: &Labelled| -> Result<(LabelledMatrix, usize)> {
+            let done = normalisation.training_rows(set.features());
+            let done = done.and_then(|done| Ok((set.with_features(done.features)?, done.shortened)));
+            done.map_err(|error| of.fault(in_file(error, rows)))
         };
+        let (to_train_on, shortened_rows) = normalised(&training_set, &to_train, training)?;
+        let (to_validate_on, _) = normalised(&validation_set, &to_validate, validation.unwrap_or(training))?;
+        let outlier_columns = normalisation.outliers().iter().map(|&column| training.column_name(column)).collect();
+        let asked_for = preparation.scaling == Some(Scaling::None) && !preparation.from_network;
+        let report = PreparationReport {
+            scaling,
+            reason: reason.to_owned(),
+            imputation: preparation.imputation,
+            imputed_values,
+            outlier_columns,
+            shortened_rows,
+            training_rows: to_train_on.rows(),
+            validation_rows: to_validate_on.rows(),
+            validates_on_training_rows: validation.is_none() && to_train == to_validate,
+            warnings: asked_for.then(|| spread_warning(training_set.features())).flatten().into_iter().collect(),
+        };
+        if let Some(fill) = fill {
+            normalisation = normalisation.with_fill(fill);
+        }
         Ok(Self {
-            training: normalised(&training_set, &to_train, training)?,
-            validation: normalised(&validation_set, &to_validate, validation.unwrap_or(training))?,
+            training: to_train_on,
+            validation: to_validate_on,
             classes,
             normalisation,
             columns: training.columns.clone(),
             class_type: training.labels.label_type(),
+            preparation: report,
         })
     }
 
@@ -198,28 +253,51 @@ fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
     }
 }
 
-/// Selects rows of a set, in the given order.
-fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
-    let columns = set.features().columns();
-    let features = Matrix::from_fn(rows.len(), columns, |i, h| set.features()[(rows[i], h)]);
-    let labels = rows.iter().map(|&row| set.labels()[row]).collect();
-    Ok(LabelledMatrix::new(features, labels, set.classes())?)
+/// Selects rows, in the given order.
+fn selected(features: &Matrix, rows: &[usize]) -> Matrix {
+    Matrix::from_fn(rows.len(), features.columns(), |i, h| features[(rows[i], h)])
 }
 
-/// Splits rows into training and validation rows. Validation gets a share of the rows of each
-/// class, and at least one of a class of two rows.
-fn split_rows(set: &LabelledMatrix, split: &Split) -> Result<(Vec<usize>, Vec<usize>)> {
-    let mut seen = vec![0; set.classes()];
-    let mut counts = vec![0; set.classes()];
-    set.labels().iter().for_each(|&label| counts[label] += 1);
-    let (mut training, mut validation) = (Vec::new(), Vec::new());
-    for row in shuffled(set.rows(), split.seed) {
-        let class = set.labels()[row];
-        seen[class] += 1;
-        if seen[class] <= split.validation_rows(counts[class]) { validation.push(row) } else { training.push(row) }
+/// Selects rows of a set, in the given order.
+fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
+    let labels = rows.iter().map(|&row| set.labels()[row]).collect();
+    Ok(LabelledMatrix::new(selected(set.features(), rows), labels, set.classes())?)
+}
+
+/// About how many of `rows` rows are set aside for validation. Of a small table none are: its
+/// training rows are validated too, which shows when the training has converged.
+pub fn validation_rows(rows: usize) -> usize {
+    match rows < FEWEST_ROWS_TO_SPLIT {
+        true => 0,
+        false => rows / validation_share(rows),
     }
-    if validation.is_empty() {
+}
+
+/// One in so many rows is set aside for validation.
+fn validation_share(rows: usize) -> usize {
+    (rows / FEWEST_VALIDATION_ROWS).clamp(1, VALIDATION_SHARE)
+}
+
+/// Splits rows into training and validation rows. Validation gets an equal share of each class, and
+/// at least one row of a class of two. Unless a share is given, the rows of a small table are in
+/// both.
+fn split_rows(labels: &[usize], classes: usize, split: &Split) -> Result<(Vec<usize>, Vec<usize>)> {
+    let (mut seen, mut counts) = (vec![0; classes], vec![0; classes]);
+    labels.iter().for_each(|&label| counts[label] += 1);
+    if counts.iter().all(|&count| count < 2) {
         return Err(Error::TooFewRows);
+    }
+    let order = shuffled(labels.len(), split.seed);
+    if split.share.is_none() && validation_rows(labels.len()) == 0 {
+        return Ok((order.clone(), order));
+    }
+    let share = split.share.unwrap_or(1.0 / validation_share(labels.len()) as f64);
+    let (mut training, mut validation) = (Vec::new(), Vec::new());
+    for row in order {
+        let class = labels[row];
+        let wanted = validation_rows_of_class(counts[class], share);
+        seen[class] += 1;
+        if seen[class] <= wanted { validation.push(row) } else { training.push(row) }
     }
     Ok((training, validation))
 }
@@ -227,37 +305,32 @@ fn split_rows(set: &LabelledMatrix, split: &Split) -> Result<(Vec<usize>, Vec<us
 /// A fixed permutation of the numbers below `count`. Files are often sorted by class, and batches
 /// must not be.
 fn shuffled(count: usize, seed: u64) -> Vec<usize> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(GOLDEN);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    let mut order: Vec<usize> = (0..count).collect();
-    for k in (1..count).rev() {
-        order.swap(k, (next() % (k as u64 + 1)) as usize);
-    }
-    order
+    SplitMix64(seed).permutation(count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hetal_learn::Imputation;
 
     fn labelled(labels: Vec<i64>) -> Labelled {
         let features = Matrix::from_fn(labels.len(), 3, |i, j| (i * i + j) as f64);
         Labelled { features, labels: Labels::Integers(labels), file: String::new(), columns: None }
     }
 
+    fn unscaled() -> Preparation {
+        Preparation::scaled(Scaling::None)
+    }
+
     #[test]
     fn every_class_is_split_and_no_row_is_lost() {
-        let data = TrainingData::new(&labelled((0..80).map(|k| [4, 4, 7][k % 3]).collect()), None, 10.0).unwrap();
+        let data =
+            TrainingData::new(&labelled((0..800).map(|k| [4, 4, 7][k % 3]).collect()), None, &unscaled()).unwrap();
         assert_eq!(data.classes, ["4", "7"]);
-        assert_eq!((data.training.rows(), data.validation.rows()), (71, 9));
+        assert_eq!((data.training.rows(), data.validation.rows()), (751, 49));
+        assert!(!data.preparation.validates_on_training_rows);
         let of_class = |set: &LabelledMatrix, class| set.labels().iter().filter(|&&l| l == class).count();
-        assert_eq!((of_class(&data.validation, 0), of_class(&data.validation, 1)), (6, 3));
+        assert_eq!((of_class(&data.validation, 0), of_class(&data.validation, 1)), (33, 16));
         let firsts: Vec<usize> = data.training.labels()[..20].to_vec();
         assert!(firsts.contains(&0) && firsts.contains(&1));
         assert_eq!(data.fingerprint(), data.clone().fingerprint());
@@ -266,39 +339,96 @@ mod tests {
     /// Another seed takes other rows, another share takes more; what is usual stays as it was.
     #[test]
     fn splits_follow_seed_and_share() {
-        let mut rows = labelled((0..80).map(|k| k % 2).collect());
-        rows.features = Matrix::from_fn(80, 3, |i, j| ((7 * i + 3 * j + i * i) % 23) as f64);
+        let mut rows = labelled((0..800).map(|k| k % 2).collect());
+        rows.features = Matrix::from_fn(800, 3, |i, j| ((7 * i + 3 * j + i * i) % 23) as f64);
         let with = |share, seed| {
             let split = Split::new(share, seed).unwrap();
-            TrainingData::with_split(&rows, None, 10.0, &split).unwrap()
+            TrainingData::with_split(&rows, None, &unscaled(), &split).unwrap()
         };
-        let usual = TrainingData::new(&rows, None, 10.0).unwrap().fingerprint();
+        let usual = TrainingData::new(&rows, None, &unscaled()).unwrap().fingerprint();
         assert_eq!(with(None, None).fingerprint(), usual);
-        assert_eq!(with(Some(0.125), None).fingerprint(), usual);
+        assert_eq!(with(Some(0.0625), None).fingerprint(), usual);
         assert_ne!(with(None, Some(0)).fingerprint(), usual);
         assert_ne!(with(None, Some(0)).fingerprint(), with(None, Some(1)).fingerprint());
-        assert_eq!(with(Some(0.5), None).validation.rows(), 40);
+        assert_eq!(with(Some(0.5), None).validation.rows(), 400);
         assert_eq!((with(Some(0.999), None).training.rows(), with(Some(1e-6), None).validation.rows()), (2, 2));
         for share in [0.0, 1.0, -0.5, f64::NAN] {
             assert!(matches!(Split::new(Some(share), None), Err(Error::ValidationShare { .. })), "{share}");
         }
     }
 
+    /// Small tables are trained on whole, and the report says so.
+    #[test]
+    fn small_tables_keep_their_rows() {
+        let rows = labelled((0..140).map(|k| k % 2).collect());
+        let data = TrainingData::new(&rows, None, &unscaled()).unwrap();
+        assert_eq!(data.training, data.validation);
+        assert!(data.preparation.validates_on_training_rows && data.training.rows() == 140);
+        assert!(data.preparation.text().contains("few rows: all 140 are trained on"), "{}", data.preparation.text());
+        assert_eq!([0, 140, 255, 256, 400, 512, 5120].map(validation_rows), [0, 0, 0, 32, 33, 32, 320]);
+        let given = TrainingData::new(&rows, Some(&rows), &unscaled()).unwrap();
+        assert!(!given.preparation.validates_on_training_rows);
+    }
+
+    /// Validation rows decide nothing: neither scales nor replacements of missing values.
+    #[test]
+    fn statistics_come_from_training_rows_only() {
+        let rows = labelled((0..300).map(|k| k % 2).collect());
+        let standard = Preparation { imputation: Some(Imputation::Mean), ..Preparation::scaled(Scaling::Standard) };
+        let before = TrainingData::new(&rows, None, &standard).unwrap();
+        let (_, aside) = split_rows(&class_numbers(&rows.labels, &before.classes).unwrap(), 2, &Split::default()).unwrap();
+        assert_eq!(aside.len(), before.validation.rows());
+        let mut changed = rows.clone();
+        aside.iter().for_each(|&row| changed.features[(row, 1)] = f64::NAN);
+        aside.iter().for_each(|&row| changed.features[(row, 0)] *= 2.0);
+        let after = TrainingData::new(&changed, None, &standard).unwrap();
+        assert_eq!((&after.normalisation, &after.training), (&before.normalisation, &before.training));
+        assert_ne!(after.validation, before.validation);
+        assert_eq!(after.preparation.imputed_values, aside.len());
+        let all: Vec<usize> = (0..300).filter(|row| !aside.contains(row)).collect();
+        let mean = all.iter().map(|&row| rows.features[(row, 1)]).sum::<f64>() / all.len() as f64;
+        assert!((after.normalisation.fill().unwrap()[1] - mean).abs() < 1e-9);
+        // Without imputation they are refused, with the row of the file.
+        assert!(TrainingData::new(&changed, None, &Preparation::default()).is_err());
+    }
+
+    /// A column in thousands, a constant one and an outlier change nothing about the others.
+    #[test]
+    fn tables_are_standardised_by_default() {
+        let mut rows = labelled((0..140).map(|k| k % 2).collect());
+        rows.columns = Some(["id", "size", "same"].map(str::to_owned).to_vec());
+        rows.features =
+            Matrix::from_fn(140, 3, |i, j| [9e5 - 1e3 * (i * 37 % 140) as f64, libm::sin(i as f64), 3.0][j]);
+        let plain = TrainingData::new(&rows, None, &Preparation::default()).unwrap();
+        assert_eq!(plain.preparation.scaling, Scaling::Standard);
+        let spread = |data: &TrainingData, j: usize| {
+            (0..140).map(|i| data.training.features()[(i, j)].powi(2)).sum::<f64>().sqrt()
+        };
+        assert!((spread(&plain, 0) / spread(&plain, 1) - 1.0).abs() < 1e-9 && spread(&plain, 2) == 0.0);
+        rows.features[(7, 1)] = 1e6;
+        let report = TrainingData::new(&rows, None, &Preparation::default()).unwrap().preparation;
+        assert_eq!((&report.outlier_columns[..], report.shortened_rows), (&["size".to_owned()][..], 1));
+        assert!(report.text().contains("scaling: standard") && report.warnings.is_empty(), "{}", report.text());
+        let warned = TrainingData::new(&rows, None, &unscaled()).unwrap().preparation.text();
+        assert!(warned.contains("warning: spreads of columns differ"), "{warned}");
+    }
+
     #[test]
     fn other_rows_have_another_fingerprint() {
         let labels: Vec<i64> = (0..20).map(|k| k % 2).collect();
         let mut rows = labelled(labels.clone());
-        let before = TrainingData::new(&rows, None, 10.0).unwrap().fingerprint();
+        let before = TrainingData::new(&rows, None, &unscaled()).unwrap().fingerprint();
         rows.features[(3, 1)] += 1e-9;
-        assert_ne!(TrainingData::new(&rows, None, 10.0).unwrap().fingerprint(), before);
-        assert_ne!(TrainingData::new(&labelled(labels), None, 9.0).unwrap().fingerprint(), before);
+        assert_ne!(TrainingData::new(&rows, None, &unscaled()).unwrap().fingerprint(), before);
+        let shorter = Preparation { row_norm: 9.0, ..unscaled() };
+        assert_ne!(TrainingData::new(&labelled(labels), None, &shorter).unwrap().fingerprint(), before);
     }
 
     /// Rows are counted from 1 as in their file, however they were shuffled and split.
     #[test]
     fn what_is_wrong_is_said_of_the_file_s_row() {
         let fault = |training: &Labelled, validation: Option<&Labelled>| {
-            TrainingData::new(training, validation, 10.0).unwrap_err().to_string()
+            TrainingData::new(training, validation, &unscaled()).unwrap_err().to_string()
         };
         let mut rows = labelled((0..24).map(|k| k % 2).collect());
         rows.file = "rows.csv".to_owned();
@@ -307,16 +437,18 @@ mod tests {
         assert!(fault(&bad, None).starts_with("rows.csv: row 1, column 3:"), "{}", fault(&bad, None));
         // A row that is far longer than the others is an error if it is set aside for validation.
         let mut found = 0;
-        for row in 0..24 {
-            let mut far = rows.clone();
-            far.features[(row, 1)] = 1e5;
-            if let Err(error) = TrainingData::new(&far, None, 10.0) {
+        let mut many = labelled((0..320).map(|k| k % 2).collect());
+        many.file = "rows.csv".to_owned();
+        for row in 0..320 {
+            let mut far = many.clone();
+            far.features[(row, 1)] = 9e5;
+            if let Err(error) = TrainingData::new(&far, None, &unscaled()) {
                 let said = error.to_string();
                 assert!(said.starts_with(&format!("rows.csv: row {}: length", row + 1)), "{row}: {said}");
                 found += 1;
             }
         }
-        assert_eq!(found, 2, "one row of each class is set aside");
+        assert_eq!(found, 32, "16 rows of each class are set aside");
         let mut other = rows.clone();
         other.file = "validation.csv".to_owned();
         other.features[(7, 1)] = 1e5;
@@ -331,7 +463,7 @@ mod tests {
         let rows = labelled((0..24).map(|k| k % 2).collect());
         let mut narrow = rows.first(24, 2);
         narrow.file = "validation.csv".to_owned();
-        let said = TrainingData::new(&rows, Some(&narrow), 10.0).unwrap_err().to_string();
+        let said = TrainingData::new(&rows, Some(&narrow), &unscaled()).unwrap_err().to_string();
         let expected = "validation.csv: the validation rows have 2 features, and the training rows have 3";
         assert!(said.starts_with(expected), "{said}");
         let normalisation = Normalisation::fit(&rows.features, 10.0).unwrap();
@@ -341,9 +473,10 @@ mod tests {
 
     #[test]
     fn labels_of_no_class_are_named() {
-        let error = TrainingData::new(&labelled(vec![0, 1, 0, 1]), Some(&labelled(vec![1, 5])), 10.0).unwrap_err();
+        let error =
+            TrainingData::new(&labelled(vec![0, 1, 0, 1]), Some(&labelled(vec![1, 5])), &unscaled()).unwrap_err();
         assert!(matches!(&error, Error::UnknownClass { row: 2, label } if label == "5"), "{error}");
-        let lone = TrainingData::new(&labelled(vec![0, 1]), None, 10.0);
+        let lone = TrainingData::new(&labelled(vec![0, 1]), None, &unscaled());
         assert!(matches!(lone, Err(Error::TooFewRows)), "{lone:?}");
     }
 }

@@ -12,11 +12,13 @@ use std::io::Read;
 use std::path::Path;
 
 const FORMAT: &str = "hetal-model";
-const VERSION: u32 = 1;
+/// Since version 2 the normalisation has scales of columns, and a preparation of rows that earlier
+/// programs do not know.
+const VERSION: u32 = 2;
 const NOTICE: &str = "PRIVATE: these are exact decryptions. Together with the ciphertexts that the server \
                       holds they give the secret key away. Publish a model only as `hetal model export` writes it.";
 
-/// A classifier for features without normalisation. Its weights are private, so `Debug` omits them.
+/// A classifier for features as they are. Its weights are private, so `Debug` omits them.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     format: String,
@@ -58,6 +60,9 @@ pub struct Provenance {
     pub rows: usize,
     /// Validation rows.
     pub validation_rows: usize,
+    /// Whether the validation rows are the training rows, so that loss and accuracy flatter.
+    #[serde(default)]
+    pub validated_on_training_rows: bool,
     /// Rows of a batch.
     pub batch: usize,
     /// The initial learning rate, unless the server hides it.
@@ -141,7 +146,7 @@ impl Model {
     pub fn open(path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let model: Self =
             project::read_private(path, passphrase)?.ok_or_else(|| Error::NoModel { path: path.to_owned() })?;
-        if model.version != VERSION {
+        if !(1..=VERSION).contains(&model.version) {
             return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
         }
         if !model.is_whole() {
@@ -161,6 +166,7 @@ impl Model {
             && self.classes.len() == self.weights.len()
             && self.classes.len() == self.bias.len()
             && self.weights.iter().all(|row| row.len() == features)
+            && self.normalisation.is_for(features)
             && self.columns.as_ref().is_none_or(|names| names.len() == features)
             && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
@@ -186,8 +192,8 @@ impl Model {
         if features.columns() != self.features() {
             return Err(Error::FeatureCount { found: features.columns(), expected: self.features() });
         }
-        require_finite(features)?;
-        Ok(reference::logits(features, &self.matrix())?)
+        require_finite(&self.normalisation.filled(features))?;
+        Ok(reference::logits(&self.normalisation.prepared(features), &self.matrix())?)
     }
 }
 
@@ -217,6 +223,7 @@ pub(crate) fn matrix(weights: &[Vec<f64>], bias: &[f64]) -> Matrix {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use hetal_learn::Scaling;
     use hetal_testkit::TempDir;
 
     pub(crate) fn model() -> Model {
@@ -227,6 +234,7 @@ pub(crate) mod tests {
             set: "insecure-toy11".to_owned(),
             rows: 9,
             validation_rows: 3,
+            validated_on_training_rows: false,
             batch: 8,
             rate: Some(1.0),
             patience: 3,
@@ -271,6 +279,27 @@ pub(crate) mod tests {
         assert!(error.contains("row 2, column 3"), "{error}");
     }
 
+    /// Rows as they are give the logits of the rows that were trained on, whatever their scaling.
+    #[test]
+    fn predictions_are_those_of_the_normalised_rows() {
+        let mut rows =
+            Matrix::from_fn(50, 4, |i, j| libm::sin((i * 5 + j * 3) as f64) * [1e4, 1.0, 1e-3, 0.0][j] + 2.0);
+        let weights = Matrix::from_fn(3, 5, |k, h| libm::cos((2 * k + 7 * h) as f64));
+        for scaling in [Scaling::None, Scaling::Standard, Scaling::UnitRow, Scaling::Sqrt] {
+            let normalisation = Normalisation::fit_scaled(&rows, scaling, 10.0).unwrap().with_fill(vec![0.5; 4]);
+            let old = model();
+            let model = Model::new("m", old.classes, &weights, normalisation, None, old.training).unwrap();
+            let before = rows[(3, 1)];
+            rows[(3, 1)] = f64::NAN;
+            let trained = reference::logits(&model.normalisation.apply(&rows).unwrap(), &weights).unwrap();
+            assert!(model.logits(&rows).unwrap().max_difference(&trained) < 1e-9, "{scaling:?}");
+            rows[(3, 1)] = f64::INFINITY;
+            let error = model.logits(&rows).unwrap_err().to_string();
+            assert!(error.contains("row 4, column 2"), "{scaling:?}: {error}");
+            rows[(3, 1)] = before;
+        }
+    }
+
     /// Names of columns and the type of classes are kept. A file of an earlier version has neither.
     #[test]
     fn a_model_remembers_its_columns_and_the_type_of_its_classes() {
@@ -289,6 +318,13 @@ pub(crate) mod tests {
         assert!(matches!(Model::load(&path), Err(Error::Damaged { .. })));
         let before: Model = serde_json::from_slice(include_bytes!("../../tests/samples/model.json")).unwrap();
         assert!(before.is_whole() && before.columns.is_none() && before.class_type.is_none());
+        // A file of version 1 still loads, one of a later version does not.
+        std::fs::write(&path, include_bytes!("../../tests/samples/model.json")).unwrap();
+        assert_eq!(Model::load(&path).unwrap().version, 1);
+        let mut later = before;
+        later.version = VERSION + 1;
+        later.save(&path, None).unwrap();
+        assert!(matches!(Model::load(&path), Err(Error::NewerFile { .. })));
     }
 
     /// With a passphrase the file is locked like the secret key. A file without a lock is still

@@ -30,7 +30,7 @@ pub fn logits(
     if features.columns() != model.features() {
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
     }
-    require_finite(features)?;
+    require_finite(&model.normalisation.filled(features))?;
     let outliers = outliers(model, features)?;
     if outliers.is_empty() {
         return sent_logits(project, remote, model, features, report);

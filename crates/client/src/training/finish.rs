@@ -138,6 +138,7 @@ impl TrainingRun<'_> {
             set: self.layout.params.name().to_owned(),
             rows: self.data.training.rows(),
             validation_rows: self.data.validation.rows(),
+            validated_on_training_rows: self.data.preparation.validates_on_training_rows,
             batch: terms.batch,
             rate: terms.rate,
             patience: terms.patience,

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! options, hyper_parameters   what the owner asks for, and what client and server agree on
+//! defaults                    hyper-parameters that fit the rows
 //! record                      the state on disk: row blobs, the job, the verdicts
 //! send                        uploads, repaired where the server or this folder lost something
 //! abandoned                   jobs whose record was lost
@@ -17,6 +18,7 @@
 //! ```
 
 mod abandoned;
+mod defaults;
 mod delete;
 mod finish;
 mod follow;
@@ -28,6 +30,7 @@ mod record;
 pub mod reference_check;
 mod send;
 
+pub use defaults::Defaults;
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
 pub use options::Options;

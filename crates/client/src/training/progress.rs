@@ -182,6 +182,11 @@ pub struct Trained {
 }
 
 impl Trained {
+    /// Whether the training ended because the loss no longer fell, and not at its last epoch.
+    pub fn converged(&self) -> bool {
+        self.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop)
+    }
+
     /// A bound on the difference to the plaintext reference that may be shown.
     ///
     /// The difference is the noise of a decryption, which depends on the secret key. A release

@@ -13,7 +13,7 @@ mod setup;
 mod stage_clock;
 
 pub use arguments::{Arguments, CircuitChoice, VersionsKept};
-pub use full_training::train_with_noise;
+pub use full_training::{train_on, train_with_noise};
 
 use crate::Result;
 use crate::process::peak_rss_gib;

@@ -9,11 +9,12 @@ mod onnx;
 use crate::project::ReleaseBudget;
 use crate::{Error, Model, Project, Result, model, project};
 use hetal_keys::{Private, Release, ReleasePolicy};
-use hetal_learn::Matrix;
+use hetal_learn::{Matrix, Scaling};
 use hetal_ring::sampler::OsSeeds;
 use hetal_tables::{LabelType, npy, npz, safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use onnx::{read_gemm, write as write_onnx};
@@ -73,6 +74,35 @@ pub struct Published {
     /// The type of the classes, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class_type: Option<LabelType>,
+    /// What is done to rows before the weights apply.
+    #[serde(default, skip_serializing_if = "RowPreparation::is_empty")]
+    pub rows: RowPreparation,
+}
+
+/// What is done to rows before weights apply, because weights cannot express it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowPreparation {
+    /// The values that replace missing ones, one a column.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impute: Option<Vec<f64>>,
+    /// The transformation of rows: `unit-row` or `sqrt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scaling>,
+}
+
+impl RowPreparation {
+    fn of(model: &Model) -> Self {
+        let scaling = model.normalisation.scaling();
+        Self {
+            impute: model.normalisation.fill().map(<[f64]>::to_vec),
+            scale: scaling.transforms_rows().then_some(scaling),
+        }
+    }
+
+    /// Returns whether weights apply to rows as they are.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Publishes a model. The first call adds noise and counts the released numbers; later calls return
@@ -88,7 +118,8 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
             Some(state) => require_same(limits, model, state)?,
             None => require_security(limits, model, published.security)?,
         }
-        return Ok((Published { class_type: model.class_type, ..published }, path));
+        let rows = RowPreparation::of(model);
+        return Ok((Published { class_type: model.class_type, rows, ..published }, path));
     }
     // The budget belongs to one key, so a model of another key must not be counted with it.
     if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
@@ -132,6 +163,7 @@ pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimit
         security: state.security,
         source,
         class_type: model.class_type,
+        rows: RowPreparation::of(model),
     };
     project::write(&path, &published)?;
     Ok((published, path))
@@ -177,7 +209,11 @@ impl Published {
         match format {
             Format::Safetensors => {
                 let names = serde_json::Value::from(self.classes.clone()).to_string();
-                let metadata = [("classes".to_owned(), names), ("format".to_owned(), "hetal".to_owned())].into();
+                let mut metadata: BTreeMap<String, String> =
+                    [("classes".to_owned(), names), ("format".to_owned(), "hetal".to_owned())].into();
+                if !self.rows.is_empty() {
+                    metadata.insert("rows".to_owned(), json!(self.rows).to_string());
+                }
                 let arrays: [(&str, &[usize], &[f64]); 2] =
                     [("weights", &[classes, features], &flat), ("bias", &[classes], &self.bias)];
                 safetensors::write(&arrays, &metadata)
@@ -185,16 +221,23 @@ impl Published {
             Format::Npz => {
                 let (coef, intercept) = self.sklearn();
                 let coef_flat: Vec<f64> = coef.concat();
-                npz::write(&[
+                let mut arrays = vec![
                     ("coef", npy::write_doubles(&[coef.len(), features], &coef_flat)),
                     ("intercept", npy::write_doubles(&[intercept.len()], &intercept)),
                     ("classes", self.class_array()),
-                ])
+                ];
+                arrays
+                    .extend(self.rows.impute.as_ref().map(|fill| ("impute", npy::write_doubles(&[fill.len()], fill))));
+                arrays.extend(self.rows.scale.map(|scale| ("scale", npy::write_texts(&[scale.name().to_owned()]))));
+                npz::write(&arrays)
             }
-            Format::Onnx => onnx::write(&self.classes, &self.weights, &self.bias),
+            Format::Onnx => onnx::write(&self.classes, &self.weights, &self.bias, &self.rows),
             Format::Sklearn => {
                 let (coef, intercept) = self.sklearn();
-                let value = json!({ "coef": coef, "intercept": intercept, "classes": self.typed_classes() });
+                let mut value = json!({ "coef": coef, "intercept": intercept, "classes": self.typed_classes() });
+                if !self.rows.is_empty() {
+                    value["rows"] = json!(self.rows);
+                }
                 value.to_string().into_bytes()
             }
         }
@@ -283,6 +326,30 @@ mod tests {
         published.classes = ["False", "True"].map(str::to_owned).to_vec();
         published.class_type = Some(LabelType::Boolean);
         assert_eq!(exported(&published), (json!([false, true]), hetal_tables::Values::Booleans(vec![false, true])));
+    }
+
+    /// What weights cannot express is in every format, and only then.
+    #[test]
+    fn exports_say_what_is_done_to_rows() {
+        let folder = TempDir::new();
+        let (_, _, mut published) = published(&folder);
+        let formats = [Format::Safetensors, Format::Npz, Format::Onnx, Format::Sklearn];
+        let plain = formats.map(|format| published.bytes(format));
+        let mentions = |bytes: &[u8], word: &str| bytes.windows(word.len()).any(|window| window == word.as_bytes());
+        assert!(plain.iter().all(|bytes| !mentions(bytes, "sqrt") && !mentions(bytes, "impute")));
+        assert!(!mentions(&plain[2], "ReduceL2"));
+        published.rows = RowPreparation { impute: Some(vec![0.25; 4]), scale: Some(Scaling::Sqrt) };
+        let [safetensors, npz, onnx, sklearn] = formats.map(|format| published.bytes(format));
+        assert!(mentions(&safetensors, "sqrt") && mentions(&safetensors, "impute"));
+        let arrays = npz::parse(&npz).unwrap();
+        assert_eq!(arrays[3].1.values, hetal_tables::Values::Floats(vec![0.25; 4]));
+        assert_eq!(arrays[4].1.values, hetal_tables::Values::Texts(vec!["sqrt".to_owned()]));
+        for operator in ["IsNaN", "Where", "Sign", "Sqrt", "ReduceL2", "Div"] {
+            assert!(mentions(&onnx, operator), "{operator}");
+        }
+        assert_eq!(read_gemm(&onnx), read_gemm(&plain[2]));
+        let json: serde_json::Value = serde_json::from_slice(&sklearn).unwrap();
+        assert_eq!(json["rows"], json!({ "impute": [0.25, 0.25, 0.25, 0.25], "scale": "sqrt" }));
     }
 
     /// A copy of a project folder has a copy of the release budget, so it publishes nothing.

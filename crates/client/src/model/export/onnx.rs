@@ -1,6 +1,9 @@
 //! The ONNX format: a graph from features to logits, probabilities and the index of the most likely
 //! class. Its few protocol-buffer messages are encoded by hand.
 
+use super::RowPreparation;
+use hetal_learn::Scaling;
+
 const FLOAT: u64 = 1;
 const INT64: u64 = 7;
 const IR_VERSION: u64 = 8;
@@ -42,14 +45,15 @@ impl Message {
 }
 
 /// Encodes a model file. Weights have single precision, which every runtime supports.
-pub fn write(classes: &[String], weights: &[Vec<f64>], bias: &[f64]) -> Vec<u8> {
+pub fn write(classes: &[String], weights: &[Vec<f64>], bias: &[f64], rows: &RowPreparation) -> Vec<u8> {
     let (count, features) = (classes.len() as u64, weights.first().map_or(0, Vec::len) as u64);
     let flat: Vec<f64> = weights.concat();
-    let gemm = node("Gemm", &["features", "weights", "bias"], "logits").message(5, attribute("transB", 1));
+    let (prepared, graph) = preparation(rows);
+    let gemm = node("Gemm", &[prepared, "weights", "bias"], "logits").message(5, attribute("transB", 1));
     let softmax = node("Softmax", &["logits"], "probabilities").message(5, attribute("axis", 1));
     let argmax =
         node("ArgMax", &["logits"], "class").message(5, attribute("axis", 1)).message(5, attribute("keepdims", 0));
-    let graph = Message::default()
+    let graph = graph
         .message(1, gemm)
         .message(1, softmax)
         .message(1, argmax)
@@ -70,6 +74,38 @@ pub fn write(classes: &[String], weights: &[Vec<f64>], bias: &[f64]) -> Vec<u8> 
         .0
 }
 
+/// A graph of what is done to rows before the weights apply, and the name of its output.
+fn preparation(rows: &RowPreparation) -> (&'static str, Message) {
+    /// Rows shorter than this are zeros.
+    const SHORTEST: f64 = 1e-30;
+    let (mut last, mut graph) = ("features", Message::default());
+    if let Some(fill) = &rows.impute {
+        graph = graph
+            .message(5, tensor("fill", &[fill.len() as u64], fill))
+            .message(1, node("IsNaN", &[last], "missing"))
+            .message(1, node("Where", &["missing", "fill", last], "filled"));
+        last = "filled";
+    }
+    if rows.scale == Some(Scaling::Sqrt) {
+        graph = graph
+            .message(1, node("Abs", &[last], "magnitudes"))
+            .message(1, node("Sqrt", &["magnitudes"], "roots"))
+            .message(1, node("Sign", &[last], "signs"))
+            .message(1, node("Mul", &["roots", "signs"], "signed_roots"));
+        last = "signed_roots";
+    }
+    if rows.scale.is_some() {
+        let length = node("ReduceL2", &[last], "length").message(5, attributes("axes", &[1]));
+        graph = graph
+            .message(5, tensor("shortest", &[1], &[SHORTEST]))
+            .message(1, length.message(5, attribute("keepdims", 1)))
+            .message(1, node("Max", &["length", "shortest"], "divisor"))
+            .message(1, node("Div", &[last, "divisor"], "directions"));
+        last = "directions";
+    }
+    (last, graph)
+}
+
 fn node(operator: &str, inputs: &[&str], output: &str) -> Message {
     let node = inputs.iter().fold(Message::default(), |node, input| node.text(1, input));
     node.text(2, output).text(3, output).text(4, operator)
@@ -79,6 +115,13 @@ fn node(operator: &str, inputs: &[&str], output: &str) -> Message {
 fn attribute(name: &str, x: u64) -> Message {
     const INT: u64 = 2;
     Message::default().text(1, name).number(3, x).number(20, INT)
+}
+
+/// An attribute of several integers.
+fn attributes(name: &str, values: &[u64]) -> Message {
+    const INTS: u64 = 7;
+    let attribute = values.iter().fold(Message::default().text(1, name), |message, &x| message.number(8, x));
+    attribute.number(20, INTS)
 }
 
 fn tensor(name: &str, shape: &[u64], values: &[f64]) -> Message {

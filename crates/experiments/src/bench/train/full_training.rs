@@ -9,13 +9,15 @@ use super::setup::{TrainingSetup, prepare};
 use crate::Result;
 use crate::process::peak_rss_gib;
 use crate::report::progress;
-use crate::runner::Experiment;
+use crate::runner::engine::EngineKind;
 use crate::runner::harness::{ClearHarness, Harness, HarnessCiphertext};
+use crate::runner::{self, Experiment, GpuOptions};
 use crate::tuning::{DataSplits, EarlyStopping, RATES, ROW_NORMS, TrainingResult, Trial, grid_search, preset};
 use hetal_circuits::clear::{Clear, KeyRequirements, Noise};
 use hetal_ckks::Params;
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{EngineHost, drive};
+use hetal_learn::nesterov::LOG_WEIGHT_BOUND;
 use hetal_learn::session::Action;
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::Trainer;
@@ -56,7 +58,10 @@ impl Experiment for FullTraining<'_> {
     type Output = TimedTraining;
 
     fn required_keys(&self) -> Result<KeyRequirements> {
-        self.setup.required_keys(self.params)
+        let mut keys = self.setup.required_keys(self.params)?;
+        // L2 refreshes the weights, too.
+        keys.bounds.full.extend((self.agreement.alpha > 0.0).then_some(LOG_WEIGHT_BOUND));
+        Ok(keys)
     }
 
     fn run<H: Harness>(&self, harness: &H) -> Result<TimedTraining> {
@@ -149,7 +154,7 @@ fn training_setup(splits: &DataSplits, agreement: &Agreement, slots: usize) -> R
     let (classes, features) = (splits.train.classes(), splits.train.features().columns());
     let ranges = splits.train.batches(agreement.batch)?;
     Ok(TrainingSetup {
-        preset: *splits.preset,
+        preset: splits.preset,
         geometry: Geometry::new(slots, agreement.batch, features, classes)?,
         level_plan: LevelPlan::lowest(),
         constants: Constants::built_in(classes, agreement.range)?,
@@ -166,6 +171,20 @@ pub fn train_with_noise(splits: &DataSplits, agreement: &Agreement, noise: Noise
     let harness = ClearHarness::new(Clear::with_noise(params.slots(), params.top_level(), noise));
     let training = FullTraining { setup: &setup, params: &params, splits, agreement, resident: setup.pieces() };
     Ok(training.run(&harness)?.result)
+}
+
+/// Trains our circuit on an engine.
+pub fn train_on(
+    engine: EngineKind,
+    set: &str,
+    gpu: GpuOptions,
+    splits: &DataSplits,
+    agreement: &Agreement,
+) -> Result<TrainingResult> {
+    let params = Params::named(set)?;
+    let setup = training_setup(splits, agreement, params.slots())?;
+    let training = FullTraining { setup: &setup, params: &params, splits, agreement, resident: setup.pieces() };
+    Ok(runner::run(&training, engine, set, gpu)?.result)
 }
 
 /// Trains to early stopping. Returns a flat object.

@@ -1,0 +1,153 @@
+//! Hyper-parameters that fit the rows, for those that the owner does not choose.
+//!
+//! They follow from the number of rows and from 30 products with the normalised rows, without
+//! labels. The server learns them, so the learning rate and alpha are powers of two
+//! (docs/security/leakage.md). docs/adr/022-scaling-and-defaults.md has the measurements.
+
+use crate::TrainingData;
+use crate::data::PreparationReport;
+use crate::rpc::Offer;
+use hetal_learn::spectrum::Spectrum;
+use hetal_learn::{Scaling, Wishes};
+use serde::Serialize;
+
+/// The most rows of a batch. Larger batches take longer and hardly fewer iterations.
+const BATCH: usize = 512;
+/// The learning rate times the largest eigenvalue of the rows is between half of this and this. The
+/// curvature of the loss is at most half the eigenvalue, and far smaller once most rows are right.
+const STEP: f64 = 8.0;
+/// L2 is that of a prior under which the logits of a row of mean length have this variance.
+const LOGIT_VARIANCE: f64 = 16.0;
+/// The most of a weight that L2 takes in a step.
+const MOST_DECAY: f64 = 0.25;
+/// At least this many iterations are allowed; most trainings converge in half of them.
+const ITERATIONS: usize = 128;
+/// At least this many epochs are allowed.
+const EPOCHS: usize = 8;
+/// The lowest and the highest learning rate, unless a server says otherwise.
+const RATES: (f64, f64) = (1.0 / 1024.0, 8.0);
+
+/// Hyper-parameters that fit the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Defaults {
+    /// Rows of a batch.
+    pub batch: usize,
+    /// The learning rate, a power of two.
+    pub rate: f64,
+    /// The factor of `|W|^2 / 2` in the loss, a power of two or 0.
+    pub alpha: f64,
+    /// The most epochs.
+    pub max_epochs: usize,
+}
+
+impl Defaults {
+    /// The hyper-parameters for these rows.
+    pub fn new(data: &TrainingData) -> Self {
+        let rows = data.training.rows();
+        let spectrum = Spectrum::new(data.training.features());
+        // Batches of one size, as far as possible.
+        let batch = rows.div_ceil(rows.div_ceil(BATCH).max(1)).max(1);
+        let rate = power_of_two_below(STEP / spectrum.largest_eigenvalue).clamp(RATES.0, RATES.1);
+        let alpha = match needs_l2(&data.preparation) {
+            true => nearest_power_of_two(spectrum.mean_square / (LOGIT_VARIANCE * rows.max(1) as f64)),
+            false => 0.0,
+        };
+        Self { batch, rate, alpha: alpha.min(power_of_two_below(MOST_DECAY / rate)), max_epochs: epochs(rows, batch) }
+    }
+
+    /// The wishes, with these hyper-parameters where the owner has none, within a server's bounds.
+    pub fn fill(&self, wishes: &Wishes, rows: usize, offer: Option<&Offer>) -> Wishes {
+        let bounds = offer.map(|offer| offer.bounds);
+        let within = |value: usize, (least, most): (usize, usize)| value.clamp(least, most.max(least));
+        let batch = wishes.batch.unwrap_or_else(|| bounds.map_or(self.batch, |b| within(self.batch, b.batch)));
+        let max_epochs = epochs(rows, batch);
+        // A hidden learning rate stays the server's choice.
+        let rate = match bounds.map(|b| b.rate) {
+            None => Some(self.rate),
+            Some(rates) => rates.map(|(least, most)| self.rate.clamp(least, most.max(least))),
+        };
+        Wishes {
+            batch: Some(batch),
+            rate: wishes.rate.or(rate),
+            max_epochs: wishes.max_epochs.or(Some(bounds.map_or(max_epochs, |b| within(max_epochs, (1, b.epochs))))),
+            ..wishes.clone()
+        }
+    }
+}
+
+/// Whether early stopping is not enough. For features of networks it is, and L2 would cost two
+/// bootstraps at every check.
+fn needs_l2(rows: &PreparationReport) -> bool {
+    rows.scaling == Scaling::Standard || rows.validates_on_training_rows
+}
+
+/// The most epochs of `rows` rows in batches of `batch`.
+fn epochs(rows: usize, batch: usize) -> usize {
+    ITERATIONS.div_ceil(rows.div_ceil(batch.max(1)).max(1)).max(EPOCHS)
+}
+
+/// The largest power of two up to a positive number.
+fn power_of_two_below(x: f64) -> f64 {
+    libm::exp2(libm::log2(x).floor())
+}
+
+/// The power of two that a positive number is nearest to, by ratio; 0 for 0.
+fn nearest_power_of_two(x: f64) -> f64 {
+    if x > 0.0 { libm::exp2(libm::log2(x).round()) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Labels, Preparation};
+    use crate::rpc::{HyperParameters, ServerLimits};
+    use crate::{Labelled, TrainingData};
+    use hetal_learn::Matrix;
+
+    fn data(rows: usize, columns: usize) -> TrainingData {
+        let features = Matrix::from_fn(rows, columns, |i, j| libm::sin((i * (j + 2) + j * j) as f64));
+        let labels = Labels::Integers((0..rows as i64).map(|i| i % 3).collect());
+        let rows = Labelled { features, labels, file: String::new(), columns: None };
+        TrainingData::new(&rows, None, &Preparation::default()).unwrap()
+    }
+
+    /// What the server learns about the rows beyond their number is two powers of two.
+    #[test]
+    fn defaults_are_coarse() {
+        for (rows, columns) in [(20, 1), (140, 5), (900, 12)] {
+            let defaults = Defaults::new(&data(rows, columns));
+            for x in [defaults.rate, defaults.alpha] {
+                assert_eq!(libm::log2(x).fract(), 0.0, "{defaults:?}");
+            }
+            assert!(defaults.rate * defaults.alpha <= MOST_DECAY, "{defaults:?}");
+        }
+        let wide = data(300, 256);
+        assert_eq!((wide.preparation.scaling, Defaults::new(&wide).alpha), (Scaling::None, 0.0));
+    }
+
+    #[test]
+    fn a_small_table_gets_many_iterations_of_all_rows() {
+        let defaults = Defaults::new(&data(140, 5));
+        assert_eq!((defaults.batch, defaults.max_epochs), (140, 128));
+        // 1100 rows less 66 for validation, in three batches of one size.
+        let defaults = Defaults::new(&data(1100, 5));
+        assert_eq!((defaults.batch, defaults.max_epochs), (345, 43));
+        assert_eq!((epochs(13_084, 512), epochs(1_000_000, 512)), (8, 8));
+    }
+
+    #[test]
+    fn wishes_and_bounds_come_first() {
+        let data = data(140, 5);
+        let (defaults, rows) = (Defaults::new(&data), data.training.rows());
+        let wishes = Wishes { batch: Some(14), rate: Some(0.3), ..Wishes::default() };
+        let filled = defaults.fill(&wishes, rows, None);
+        assert_eq!((filled.batch, filled.rate, filled.max_epochs), (Some(14), Some(0.3), Some(13)));
+        let bounds = ServerLimits { batch: (1, 64), epochs: 20, rate: Some((0.5, 1.0)), ..ServerLimits::default() };
+        let offer = Offer { bounds, defaults: HyperParameters::default(), ..Offer::default() };
+        let filled = defaults.fill(&Wishes::default(), rows, Some(&offer));
+        assert_eq!((filled.batch, filled.max_epochs), (Some(64), Some(20)));
+        assert!((0.5..=1.0).contains(&filled.rate.unwrap()));
+        let hiding = Offer { bounds: ServerLimits { rate: None, ..bounds }, ..offer };
+        assert_eq!(defaults.fill(&Wishes::default(), rows, Some(&hiding)).rate, None);
+    }
+}
