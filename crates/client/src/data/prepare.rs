@@ -376,7 +376,8 @@ mod tests {
         let rows = labelled((0..300).map(|k| k % 2).collect());
         let standard = Preparation { imputation: Some(Imputation::Mean), ..Preparation::scaled(Scaling::Standard) };
         let before = TrainingData::new(&rows, None, &standard).unwrap();
-        let (_, aside) = split_rows(&class_numbers(&rows.labels, &before.classes).unwrap(), 2, &Split::default()).unwrap();
+        let (_, aside) =
+            split_rows(&class_numbers(&rows.labels, &before.classes).unwrap(), 2, &Split::default()).unwrap();
         assert_eq!(aside.len(), before.validation.rows());
         let mut changed = rows.clone();
         aside.iter().for_each(|&row| changed.features[(row, 1)] = f64::NAN);

@@ -34,7 +34,8 @@ pub struct Defaults {
     pub batch: usize,
     /// The learning rate, a power of two.
     pub rate: f64,
-    /// The factor of `|W|^2 / 2` in the loss, a power of two or 0.
+    /// The factor of `|W|^2 / 2` in the loss, a power of two or 0. [`Defaults::fill`] does not ask
+    /// for it, because wishes have no L2 yet.
     pub alpha: f64,
     /// The most epochs.
     pub max_epochs: usize,
