@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -254,6 +255,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         """
         estimator = cls(project=project, name=name, **params)
         model = _native.load(estimator._settings(name))
+        _require_plain_rows(model["path"])
         estimator.param_set = params.get("param_set", model["param_set"])
         estimator.n_features_in_ = model["weights"].shape[1]
         if model["columns"] is not None:
@@ -371,6 +373,22 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(_PRIVATE, PrivateModelWarning, stacklevel=2)
         state: dict[str, Any] = super().__getstate__()
         return state
+
+
+def _require_plain_rows(path: Path) -> None:
+    """Refuses models that transform rows before the weights: `predict` here applies weights only."""
+    content = Path(path).read_bytes()
+    if not content.startswith(b"{"):
+        warnings.warn(
+            f"{path} is locked, so it was not checked for --scale unit-row or sqrt: if it was trained with one of "
+            "them, its predictions here are wrong; use `hetal predict`",
+            stacklevel=3,
+        )
+        return
+    normalisation = json.loads(content)["normalisation"]
+    scaling = str(normalisation.get("scaling", "none")).lower()
+    if scaling not in ("none", "standard"):
+        raise InvalidInput(f"the model was trained with --scale {scaling}, which Python cannot apply: use `hetal predict`")
 
 
 def _path(path: PathOrText | None) -> Path | None:
