@@ -7,6 +7,7 @@ pub mod inputs;
 pub mod passphrase;
 pub mod preparation;
 pub mod table;
+pub mod weights;
 
 /// The default project folder.
 pub const PROJECT_FOLDER: &str = "hetal-project";

@@ -129,6 +129,9 @@ pub enum Error {
         /// The share.
         share: f64,
     },
+    /// Weights of rows or classes cannot be used.
+    #[error(transparent)]
+    Weights(#[from] crate::data::WeightError),
     /// No row can be set aside for validation.
     #[error("every class has only one row, so none can be set aside for validation: give validation rows or more rows")]
     TooFewRows,

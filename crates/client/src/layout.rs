@@ -15,9 +15,10 @@ use std::sync::Arc;
 /// of `full`.
 const BESIDE_KEYS: u64 = 92 << 10;
 
-/// The inputs of a layout. Project folders store it as an array of four numbers.
+/// The inputs of a layout. Project folders store it as an array of four numbers, and of a fifth
+/// element if rows have weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(usize, usize, usize, f64)", into = "(usize, usize, usize, f64)")]
+#[serde(from = "StoredShape", into = "StoredShape")]
 pub struct LayoutShape {
     /// Rows of a batch.
     pub batch: usize,
@@ -27,17 +28,36 @@ pub struct LayoutShape {
     pub classes: usize,
     /// The initial range of logits.
     pub range: f64,
+    /// Whether rows have weights.
+    pub weighted: bool,
 }
 
-impl From<(usize, usize, usize, f64)> for LayoutShape {
-    fn from((batch, features, classes, range): (usize, usize, usize, f64)) -> Self {
-        Self { batch, features, classes, range }
+/// A shape in a project folder.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredShape {
+    Plain(usize, usize, usize, f64),
+    Weighted(usize, usize, usize, f64, bool),
+}
+
+impl From<StoredShape> for LayoutShape {
+    fn from(stored: StoredShape) -> Self {
+        let (batch, features, classes, range, weighted) = match stored {
+            StoredShape::Plain(batch, features, classes, range) => (batch, features, classes, range, false),
+            StoredShape::Weighted(batch, features, classes, range, weighted) => {
+                (batch, features, classes, range, weighted)
+            }
+        };
+        Self { batch, features, classes, range, weighted }
     }
 }
 
-impl From<LayoutShape> for (usize, usize, usize, f64) {
-    fn from(LayoutShape { batch, features, classes, range }: LayoutShape) -> Self {
-        (batch, features, classes, range)
+impl From<LayoutShape> for StoredShape {
+    fn from(LayoutShape { batch, features, classes, range, weighted }: LayoutShape) -> Self {
+        match weighted {
+            false => Self::Plain(batch, features, classes, range),
+            true => Self::Weighted(batch, features, classes, range, weighted),
+        }
     }
 }
 
@@ -51,9 +71,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Creates the layout for batches of up to `batch` rows, with the initial range `range`.
-    pub fn new(params: Arc<Params>, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
-        let circuit = Circuit::new(params.slots(), batch, features, classes, range)?;
+    /// Creates the layout of a shape.
+    pub fn new(params: Arc<Params>, shape: LayoutShape) -> Result<Self> {
+        let LayoutShape { batch, features, classes, range, weighted } = shape;
+        let level_plan = LevelPlan::of(weighted);
+        let circuit = Circuit::with_plan(params.slots(), batch, features, classes, range, level_plan)?;
         Ok(Self { params, circuit, batch })
     }
 
@@ -89,21 +111,24 @@ impl Layout {
 
     /// The layout as text. Key sets are found by it.
     pub fn key(&self) -> String {
-        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
-        format!("{rows} rows, {features} features, {classes} classes, range {range}")
+        let (LayoutShape { features, classes, range, weighted, .. }, rows) = (self.shape(), self.geometry().rows());
+        let weights = if weighted { ", weights of rows" } else { "" };
+        format!("{rows} rows, {features} features, {classes} classes, range {range}{weights}")
     }
 
     /// The file name of its key set in a project.
     pub fn key_file(&self) -> String {
-        let (LayoutShape { features, classes, range, .. }, rows) = (self.shape(), self.geometry().rows());
-        format!("keys-{rows}-{features}-{classes}-{range}.hetal")
+        let (LayoutShape { features, classes, range, weighted, .. }, rows) = (self.shape(), self.geometry().rows());
+        let weights = if weighted { "-weighted" } else { "" };
+        format!("keys-{rows}-{features}-{classes}-{range}{weights}.hetal")
     }
 
     /// The inputs of [`Layout::new`].
     pub fn shape(&self) -> LayoutShape {
         let g = self.geometry();
         let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
-        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range }
+        let weighted = self.level_plan().is_weighted();
+        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range, weighted }
     }
 
     fn limbs(&self, level: usize) -> usize {
@@ -121,14 +146,22 @@ impl Layout {
             * seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
     }
 
-    /// Bytes of a row blob with labels.
+    /// Bytes of a row blob with labels, and with the weights of its rows if rows have weights.
     pub fn batch_bytes(&self) -> u64 {
-        self.feature_bytes() + seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().labels()))
+        let beside = self.levels_beside_features();
+        self.feature_bytes() + beside.map(|level| seeded_ciphertext_len(&self.params, self.limbs(level))).sum::<u64>()
     }
 
-    /// Bytes of a row blob with labels if both halves of every ciphertext were sent.
+    /// [`Layout::batch_bytes`] if both halves of every ciphertext were sent.
     pub fn unseeded_batch_bytes(&self) -> u64 {
-        self.unseeded_feature_bytes() + ciphertext_len(&self.params, self.limbs(self.level_plan().labels()))
+        let beside = self.levels_beside_features();
+        self.unseeded_feature_bytes() + beside.map(|level| ciphertext_len(&self.params, self.limbs(level))).sum::<u64>()
+    }
+
+    /// The levels of the labels and of the weights of rows.
+    fn levels_beside_features(&self) -> impl Iterator<Item = usize> {
+        let plan = self.level_plan();
+        std::iter::once(plan.labels()).chain(plan.is_weighted().then(|| plan.row_weights()))
     }
 
     /// Bytes of a row blob without labels if both halves of every ciphertext were sent.
@@ -166,4 +199,38 @@ pub fn resident_key_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
 /// The least memory in bytes for a training with these keys on a CPU. Prepared batches come on top.
 pub fn server_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
     resident_key_bytes(params, keys) + BESIDE_KEYS * params.degree() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shapes without weights are stored as before, and stored ones are read.
+    #[test]
+    fn shapes_are_stored_as_arrays() {
+        let plain = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false };
+        let weighted = LayoutShape { weighted: true, ..plain };
+        for (shape, text) in [(plain, "[32,6,3,128.0]"), (weighted, "[32,6,3,128.0,true]")] {
+            assert_eq!(serde_json::to_string(&shape).unwrap(), text);
+            assert_eq!(serde_json::from_str::<LayoutShape>(text).unwrap(), shape);
+        }
+        for bad in ["[32,6,3]", "[32,6,3,128.0,true,1]", "[32,6,3,128.0,1]"] {
+            assert!(serde_json::from_str::<LayoutShape>(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Weighted rows take one ciphertext more, and have key sets of their own.
+    #[test]
+    fn weights_take_a_ciphertext() {
+        let params = Arc::new(Params::named("insecure-toy11").unwrap());
+        let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 32.0, weighted: false };
+        let plain = Layout::new(Arc::clone(&params), shape).unwrap();
+        let weighted = Layout::new(Arc::clone(&params), LayoutShape { weighted: true, ..shape }).unwrap();
+        let level = weighted.level_plan().row_weights();
+        let more = seeded_ciphertext_len(&params, params.limbs(level));
+        assert_eq!(weighted.batch_bytes(), plain.batch_bytes() + more);
+        assert_eq!(weighted.feature_bytes(), plain.feature_bytes());
+        assert_eq!((plain.shape(), weighted.shape().weighted), (shape, true));
+        assert!(plain.key() != weighted.key() && plain.key_file() != weighted.key_file());
+    }
 }

@@ -32,7 +32,8 @@ fn settings() -> Vec<Vec<u8>> {
     let folder = TempDir::new();
     let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
     let fresh = std::fs::read(folder.path().join("project.json")).unwrap();
-    let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0 };
+    let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false };
+    let weighted = LayoutShape { weighted: true, ..shape };
     let keys = KeySet {
         blob: "00".repeat(32),
         bytes: 1000,
@@ -47,7 +48,7 @@ fn settings() -> Vec<Vec<u8>> {
     project
         .update(|s| {
             (s.keys, s.released, s.server) = (vec![keys], Some(released()), Some(server));
-            s.rotation = Some(Rotation { from: "11".repeat(16), shapes: vec![shape] });
+            s.rotation = Some(Rotation { from: "11".repeat(16), shapes: vec![shape, weighted] });
         })
         .unwrap();
     vec![fresh, std::fs::read(folder.path().join("project.json")).unwrap()]
@@ -73,6 +74,7 @@ fn terms() -> v1::Terms {
         lowering: Some(0.5),
         momentum: v1::Momentum::Nesterov.into(),
         seed: Some(0),
+        alpha: Some(0.01),
     }
 }
 

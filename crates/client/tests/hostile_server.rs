@@ -5,6 +5,7 @@
 mod liar;
 
 use hetal_client::data::{Labels, Preparation};
+use hetal_client::layout::LayoutShape;
 use hetal_client::project::OpenJob;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
@@ -39,6 +40,7 @@ fn labelled() -> Labelled {
         labels: Labels::Texts((0..70).map(|i| CLASSES[class(i)].to_owned()).collect()),
         file: String::new(),
         columns: None,
+        weights: None,
     }
 }
 
@@ -58,7 +60,8 @@ impl Stage {
         let (training, validation) = (rows(0..62), rows(62..70));
         let task = TrainingData::new(&training, Some(&validation), &Preparation::scaled(Scaling::None)).unwrap();
         let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
-        let layout = Layout::new(keys::params(&project).unwrap(), BATCH, FEATURES, 3, 128.0).unwrap();
+        let shape = LayoutShape { batch: BATCH, features: FEATURES, classes: 3, range: 128.0, weighted: false };
+        let layout = Layout::new(keys::params(&project).unwrap(), shape).unwrap();
         let owner = keys::owner(&mut project).unwrap();
         keys::ensure_set(&mut project, &owner, &layout, &mut |_| ()).unwrap();
         let stolen = Owner::load(keys::params(&project).unwrap(), &project.secret(), None).unwrap();

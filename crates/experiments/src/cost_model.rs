@@ -146,7 +146,16 @@ mod tests {
     /// The paper's SNIPS shape at `full` has sizes and times of the right order.
     #[test]
     fn snips_is_planned() {
-        let task = Workload { rows: 13_084, validation_rows: 700, batch: 1024, features: 768, classes: 7, range: 32.0 };
+        let task = Workload {
+            rows: 13_084,
+            validation_rows: 700,
+            batch: 1024,
+            features: 768,
+            classes: 7,
+            range: 32.0,
+            weighted: false,
+            alpha: 0.0,
+        };
         let machine = CpuCostModel::measure("full").unwrap();
         let plan = Plan::new(&task, 32768, 13).unwrap();
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);

@@ -10,6 +10,12 @@ use serde::{Deserialize, Serialize};
 /// first weights. Trainings and weights of another version cannot be used.
 pub const CIRCUIT_VERSION: u32 = 1;
 
+/// The most by which L2 shrinks the weights in a step: the learning rate times alpha. Weights that
+/// shrink faster take a refresh, one bootstrap for each part, in every second step or more often.
+pub const MOST_DECAY: f64 = 0.5;
+/// The name of that product in [`Error::NotAllowed`].
+pub const DECAY: &str = "a product of learning rate and alpha";
+
 /// The hyper-parameters of a training, agreed by both sides and final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
@@ -108,6 +114,9 @@ pub struct Wishes {
     pub patience: Option<usize>,
     /// The most epochs.
     pub max_epochs: Option<usize>,
+    /// The factor of `|W|^2 / 2` in the loss.
+    #[serde(default)]
+    pub alpha: Option<f64>,
 }
 
 /// The defaults of a server and the limits of what clients may ask for.
@@ -119,6 +128,9 @@ pub struct AgreementLimits {
     pub batch: (usize, usize),
     /// Lowest and highest learning rate.
     pub rate: (f64, f64),
+    /// Lowest and highest factor of L2. Its product with the rate is limited too
+    /// ([`MOST_DECAY`]).
+    pub alpha: (f64, f64),
     /// The most patience.
     pub patience: usize,
     /// The most epochs.
@@ -144,7 +156,15 @@ impl Default for AgreementLimits {
             circuit: CIRCUIT_VERSION,
             rate_hidden: false,
         };
-        Self { defaults, batch: (1, 2048), rate: (1e-4, 8.0), patience: 10, max_epochs: 200, hide_rate: false }
+        Self {
+            defaults,
+            batch: (1, 2048),
+            rate: (1e-4, 8.0),
+            alpha: (0.0, 1.0),
+            patience: 10,
+            max_epochs: 200,
+            hide_rate: false,
+        }
     }
 }
 
@@ -157,15 +177,18 @@ impl AgreementLimits {
         }
         let batch = wishes.batch.unwrap_or(defaults.batch);
         let rate = wishes.rate.unwrap_or(defaults.rate);
+        let alpha = wishes.alpha.unwrap_or(defaults.alpha);
         let patience = wishes.patience.unwrap_or(defaults.patience);
         let max_epochs = wishes.max_epochs.unwrap_or(defaults.max_epochs);
         within("a batch", batch as f64, self.batch.0 as f64, self.batch.1 as f64)?;
         within("a learning rate", rate, self.rate.0, self.rate.1)?;
+        within("an alpha", alpha, self.alpha.0.max(0.0), self.alpha.1)?;
+        within(DECAY, rate * alpha, 0.0, MOST_DECAY)?;
         within("a patience", patience as f64, 1.0, self.patience as f64)?;
         within("a number of epochs", max_epochs as f64, 1.0, self.max_epochs as f64)?;
         let momentum = wishes.momentum.unwrap_or(defaults.momentum);
         let rate_hidden = self.hide_rate;
-        Ok(Agreement { batch, rate, momentum, patience, max_epochs, rate_hidden, ..defaults.clone() })
+        Ok(Agreement { batch, rate, alpha, momentum, patience, max_epochs, rate_hidden, ..defaults.clone() })
     }
 }
 
@@ -269,6 +292,7 @@ mod tests {
         assert_eq!(limits.agree(&Wishes::default()).unwrap(), limits.defaults);
         let granted = limits.agree(&Preset::named("cifar10").unwrap().wishes()).unwrap();
         assert_eq!((granted.batch, granted.rate, granted.patience), (2048, 1.0, 3));
+        assert_eq!(limits.agree(&Wishes { alpha: Some(0.01), ..Wishes::default() }).unwrap().alpha, 0.01);
         for wishes in [
             Wishes { batch: Some(4096), ..Wishes::default() },
             Wishes { batch: Some(0), ..Wishes::default() },
@@ -276,6 +300,10 @@ mod tests {
             Wishes { rate: Some(100.0), ..Wishes::default() },
             Wishes { patience: Some(11), ..Wishes::default() },
             Wishes { max_epochs: Some(0), ..Wishes::default() },
+            Wishes { alpha: Some(-0.1), ..Wishes::default() },
+            Wishes { alpha: Some(f64::NAN), ..Wishes::default() },
+            Wishes { alpha: Some(1.5), rate: Some(0.1), ..Wishes::default() },
+            Wishes { alpha: Some(0.51), ..Wishes::default() },
         ] {
             assert!(matches!(limits.agree(&wishes), Err(Error::NotAllowed { .. })), "{wishes:?}");
         }

@@ -2,10 +2,12 @@
 //! its keys.
 
 use crate::judge::{RANGES, first_range};
+use crate::nesterov::LOG_WEIGHT_BOUND;
 use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
 use crate::{Geometry, LevelPlan, Result, batches};
 use hetal_circuits::Engine;
+use hetal_circuits::bootstrap::Bounds;
 use hetal_circuits::clear::KeyRequirements;
 use std::ops::Range;
 
@@ -28,13 +30,25 @@ impl Circuit {
     /// The circuit for batches of `batch` rows on `slots` slots, with logits in `[-range, range]`
     /// at first, or in the range for two classes ([`first_range`]).
     pub fn new(slots: usize, batch: usize, features: usize, classes: usize, range: f64) -> Result<Self> {
+        Self::with_plan(slots, batch, features, classes, range, LevelPlan::lowest())
+    }
+
+    /// [`Circuit::new`] for rows that may have weights, as the level plan says.
+    pub fn with_plan(
+        slots: usize,
+        batch: usize,
+        features: usize,
+        classes: usize,
+        range: f64,
+        level_plan: LevelPlan,
+    ) -> Result<Self> {
         let geometry = Geometry::new(slots, batch, features, classes)?;
         if !RANGES.contains(&range) {
             return Err(crate::Error::NoConstants { classes, range });
         }
-        let range = first_range(range, classes, false);
+        let range = first_range(range, classes, level_plan.is_weighted());
         let ranges = RANGES.into_iter().filter(|&r| r >= range).collect();
-        Ok(Self { batch, geometry, level_plan: LevelPlan::lowest(), ranges })
+        Ok(Self { batch, geometry, level_plan, ranges })
     }
 
     /// The arrangement of rows, features and classes in slots.
@@ -81,6 +95,14 @@ impl Circuit {
         Trainer::new(engine, self.geometry, self.level_plan, self.constants(range)?)
     }
 
+    /// The bounds of all bootstrapped values, as powers of two, for the keys of a circuit. With L2
+    /// the weights are bootstrapped too.
+    pub fn bounds(keys: &KeyRequirements, alpha: f64) -> Bounds {
+        let mut bounds = keys.bounds.clone();
+        bounds.full.extend((alpha != 0.0).then_some(LOG_WEIGHT_BOUND));
+        bounds
+    }
+
     /// The switching keys of the whole training, without those inside bootstraps, on an engine of
     /// `top_level` levels.
     pub fn keys(&self, top_level: usize) -> Result<KeyRequirements> {
@@ -106,6 +128,8 @@ mod tests {
             assert!(keys.rotations.iter().all(|(k, level)| all.rotations.iter().any(|(l, m)| k == l && m >= level)));
             assert!(keys.relinearisation <= all.relinearisation && keys.conjugation <= all.conjugation);
         }
+        let two = |plan| Circuit::with_plan(1024, 64, 12, 2, 32.0, plan).unwrap().ranges()[0];
+        assert_eq!((two(LevelPlan::lowest()), two(LevelPlan::weighted())), (16.0, 32.0));
         assert!(Circuit::new(1024, 64, 12, 3, 100.0).is_err());
         assert!(Circuit::new(1024, 64, 12, 3, f64::NAN).is_err());
     }

@@ -78,7 +78,12 @@ impl Judge {
 
     /// Judges an epoch by its validation logits.
     pub fn judge(&mut self, logits: &Matrix, labels: &[usize]) -> Result<Judgement> {
-        let (loss, accuracy) = (cross_entropy(logits, labels)?, accuracy(logits, labels)?);
+        self.judge_weighted(logits, labels, None)
+    }
+
+    /// [`Judge::judge`] by a loss in which rows have weights.
+    pub fn judge_weighted(&mut self, logits: &Matrix, labels: &[usize], weights: Option<&[f64]>) -> Result<Judgement> {
+        let (loss, accuracy) = (weighted_cross_entropy(logits, labels, weights)?, accuracy(logits, labels)?);
         let largest =
             logits.values().iter().fold(0.0, |m: f64, v| if v.is_nan() { f64::INFINITY } else { m.max(v.abs()) });
         let verdict = self.guard(largest, largest_mean(logits)).unwrap_or_else(|| self.accept(loss));
@@ -126,13 +131,28 @@ impl Judge {
 
 /// `-mean log softmax(logits)[label]`.
 pub fn cross_entropy(logits: &Matrix, labels: &[usize]) -> Result<f64> {
+    weighted_cross_entropy(logits, labels, None)
+}
+
+/// [`cross_entropy`] as a mean in which rows have weights. Fails if their sum is not positive.
+pub fn weighted_cross_entropy(logits: &Matrix, labels: &[usize], weights: Option<&[f64]>) -> Result<f64> {
     check(logits, labels)?;
+    if let Some(weights) = weights.filter(|weights| weights.len() != labels.len()) {
+        return Err(Error::LabelCount { rows: weights.len(), labels: labels.len() });
+    }
     let row = |(i, &label): (usize, &usize)| {
         let mut p = logits.row(i).to_vec();
         exact(&mut p);
         -libm::log(p[label].max(f64::MIN_POSITIVE))
     };
-    Ok(labels.iter().enumerate().map(row).sum::<f64>() / labels.len() as f64)
+    let losses = labels.iter().enumerate().map(row);
+    let Some(weights) = weights else { return Ok(losses.sum::<f64>() / labels.len() as f64) };
+    let all: f64 = weights.iter().sum();
+    // The comparison also refuses NaN.
+    if all > 0.0 {
+        return Ok(losses.zip(weights).map(|(loss, weight)| loss * weight).sum::<f64>() / all);
+    }
+    Err(Error::Invalid { what: "sum of the weights of rows", value: all, must: "positive" })
 }
 
 /// The largest magnitude of the mean over the classes.
@@ -183,6 +203,13 @@ mod tests {
         let expected = (libm::log(2.0) + libm::log(1.0 + libm::exp(2.0))) / 2.0;
         assert!((loss - expected).abs() < 1e-12);
         assert_eq!(accuracy(&logits, &[0, 1]).unwrap(), 0.5);
+        // A weight counts like repeated rows.
+        let repeated = Matrix::new(4, 2, vec![0.0, 0.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0]).unwrap();
+        let weighted = weighted_cross_entropy(&logits, &[0, 1], Some(&[0.5, 1.5])).unwrap();
+        assert!((weighted - cross_entropy(&repeated, &[0, 1, 1, 1]).unwrap()).abs() < 1e-12);
+        for bad in [&[1.0][..], &[0.0, 0.0], &[f64::NAN, 1.0]] {
+            assert!(weighted_cross_entropy(&logits, &[0, 1], Some(bad)).is_err(), "{bad:?}");
+        }
         assert!(cross_entropy(&logits, &[0]).is_err());
         assert!(cross_entropy(&logits, &[0, 2]).is_err());
         assert!(cross_entropy(&Matrix::zeros(0, 2), &[]).is_err());

@@ -26,6 +26,11 @@ impl LevelPlan {
         Self { weighted: true }
     }
 
+    /// The plan of a training whose rows have weights, or not.
+    pub fn of(weighted: bool) -> Self {
+        Self { weighted }
+    }
+
     /// Whether rows have weights.
     pub fn is_weighted(self) -> bool {
         self.weighted

@@ -240,7 +240,7 @@ mod tests {
     /// The stored pair, on plain numbers, is the recursion that it stands for.
     #[test]
     fn the_stored_pair_follows_the_recursion() {
-        for (rate, alpha) in [(1.0, 0.0), (0.5, 1e-3), (2.0, 0.01), (1.0, 0.1)] {
+        for (rate, alpha) in [(1.0, 0.0), (0.5, 1e-3), (2.0, 0.01), (1.0, 0.1), (1.0, 0.5)] {
             let (step, scale) = (StepSize { rate, alpha }, libm::ldexp(1.0, LOG_WEIGHT_SCALE as i32));
             let mut numbers = Recursion::new(Momentum::Nesterov);
             let (mut w, mut m) = (0.3 * scale, 0.0);

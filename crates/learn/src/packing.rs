@@ -71,8 +71,16 @@ pub(crate) fn factors(g: &Geometry, part: usize, factors: WeightsAndBias) -> Vec
     })
 }
 
+/// The largest weight of a row whose mean is 1. It is a public constant: a bound that follows from
+/// the weights would tell how many rows a class has. Classes of one row in 2,048 have this weight
+/// if two classes are balanced.
+pub const MAX_ROW_WEIGHT: f64 = 1024.0;
+
 /// The slots of the weights of rows: that of sample `i` in every column.
 pub fn row_weights(g: &Geometry, weights: &[f64]) -> Result<Vec<Complex64>> {
+    if let Some(&value) = weights.iter().find(|weight| !(0.0..=MAX_ROW_WEIGHT).contains(*weight)) {
+        return Err(Error::Invalid { what: "weight of a row", value, must: "between 0 and 1024" });
+    }
     if weights.len() > g.rows() {
         let (rows, must_rows) = (weights.len(), g.rows());
         return Err(Error::Shape { what: "the weights of a batch", rows, columns: 1, must_rows, must_columns: 1 });

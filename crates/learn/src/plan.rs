@@ -30,6 +30,10 @@ pub struct Workload {
     pub classes: usize,
     /// Logits lie in `[-range, range]`.
     pub range: f64,
+    /// Whether rows have weights.
+    pub weighted: bool,
+    /// The factor of `|W|^2 / 2` in the loss; 0 for none.
+    pub alpha: f64,
 }
 
 /// The plan of a training: layout, levels, operations of an iteration, sizes.
@@ -68,13 +72,17 @@ impl Plan {
     /// part on [`Clear`].
     pub fn new(workload: &Workload, slots: usize, top_level: usize) -> Result<Self> {
         let geometry = Geometry::new(slots, workload.batch, workload.features, workload.classes)?;
-        let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(workload.classes, workload.range)?);
+        let level_plan = LevelPlan::of(workload.weighted);
+        let constants = Constants::for_plan(workload.classes, workload.range, level_plan)?;
         let engine = Clear::new(slots, top_level);
         let trainer = Trainer::new(&engine, geometry, level_plan, constants.clone())?;
         let zeros = vec![Complex64::ZERO; slots];
         let fresh = |level| engine.fresh(&zeros, level);
         let features = vec![fresh(level_plan.fresh_features())?; geometry.blocks()];
-        let batch = trainer.batch(&engine, &features, fresh(level_plan.labels())?, geometry.rows())?;
+        let mut batch = trainer.batch(&engine, &features, fresh(level_plan.labels())?, geometry.rows())?;
+        if level_plan.is_weighted() {
+            batch.row_weights = Some(fresh(level_plan.row_weights())?);
+        }
         let preparation = engine.take_op_counts();
         // The first step has no momentum; the second is like all others.
         let weights = vec![fresh(level_plan.weights())?; geometry.parts()];
@@ -91,6 +99,8 @@ impl Plan {
         let expansion = engine.take_op_counts();
         trainer.products().logits(&engine, &batch.versions, &expanded)?;
         let validation = engine.take_op_counts();
+        // With L2 a refresh bootstraps the weights as well as the momentum.
+        let refresh = geometry.parts() as u64 * if workload.alpha == 0.0 { 1 } else { 2 };
         let needs = crate::trainer::needs_of_session(geometry, level_plan, workload.range, top_level)?;
         Ok(Self {
             geometry,
@@ -104,7 +114,7 @@ impl Plan {
             validation,
             keys: needs.keys,
             validation_batches: workload.validation_rows.div_ceil(geometry.rows()),
-            most_bootstraps: pieces as u64 * needs.bootstraps + geometry.parts() as u64,
+            most_bootstraps: pieces as u64 * needs.bootstraps + refresh,
         })
     }
 
@@ -176,8 +186,16 @@ mod tests {
 
     #[test]
     fn mnist_is_planned() {
-        let workload =
-            Workload { rows: 52_000, validation_rows: 8000, batch: 1024, features: 768, classes: 10, range: 32.0 };
+        let workload = Workload {
+            rows: 52_000,
+            validation_rows: 8000,
+            batch: 1024,
+            features: 768,
+            classes: 10,
+            range: 32.0,
+            weighted: false,
+            alpha: 0.0,
+        };
         let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.batches, plan.validation_batches, plan.bootstraps()), (51, 8, 2));
         assert_eq!(plan.key_switches(), 247);
@@ -193,12 +211,34 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
     }
 
+    /// Weights of rows take no bootstrap; L2 takes one in a refresh.
+    #[test]
+    fn weights_and_l2_are_planned() {
+        let plan = |weighted, alpha| {
+            let (rows, validation_rows, batch, features, classes, range) = (13_084, 700, 1024, 768, 7, 32.0);
+            let workload = Workload { rows, validation_rows, batch, features, classes, range, weighted, alpha };
+            Plan::new(&workload, 32768, 13).unwrap()
+        };
+        let (plain, weighted) = (plan(false, 0.0), plan(true, 0.01));
+        assert_eq!((plain.bootstraps(), weighted.bootstraps()), (2, 2));
+        assert_eq!(weighted.most_bootstraps, plain.most_bootstraps + 1);
+        assert!(weighted.level_plan.is_weighted());
+    }
+
     /// 128 classes of 768 features: two ciphertexts of weights. The fourth bootstrap is the
     /// softmax's, which is deeper for more classes.
     #[test]
     fn a_classifier_of_two_ciphertexts_is_planned() {
-        let workload =
-            Workload { rows: 2560, validation_rows: 256, batch: 256, features: 768, classes: 128, range: 128.0 };
+        let workload = Workload {
+            rows: 2560,
+            validation_rows: 256,
+            batch: 256,
+            features: 768,
+            classes: 128,
+            range: 128.0,
+            weighted: false,
+            alpha: 0.0,
+        };
         let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.geometry.parts(), plan.bootstraps()), (2, 4));
         assert_eq!(plan.classifier_bytes(&PaperCosts), 14 << 20);

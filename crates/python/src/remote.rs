@@ -5,6 +5,7 @@ use crate::events::{self, Event};
 use crate::model;
 use crate::settings::Settings;
 use crate::work;
+use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
 use hetal_client::rpc::Remote;
 use hetal_client::{Cancellation, Layout, Model, Project, keys, layout, predict};
@@ -53,7 +54,14 @@ fn ask(settings: &Settings, rows: &Matrix, events: &Sender<Event>, cancellation:
 
 fn check_memory(project: &Project, model: &Model) -> Result<f64> {
     let (params, training) = (keys::params(project)?, &model.training);
-    let layout = Layout::new(params, training.batch, model.features(), model.classes.len(), training.range)?;
+    let shape = LayoutShape {
+        batch: training.batch,
+        features: model.features(),
+        classes: model.classes.len(),
+        range: training.range,
+        weighted: training.weighted,
+    };
+    let layout = Layout::new(params, shape)?;
     let bytes = layout::server_bytes(&layout.params, &layout.keys()?);
     let needs = Needs { memory_gib: bytes as f64 / (1u64 << 30) as f64, disk_bytes: 0 };
     Ok(needs.check_memory(Needs::available_gib())?)

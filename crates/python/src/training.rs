@@ -7,6 +7,7 @@ use crate::settings::Settings;
 use crate::work;
 use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
 use hetal_client::data::{Labelled, Preparation, Split};
+use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{self, Options, ProgressEvent, Trained, TrainingRun};
 use hetal_client::{Cancellation, Layout, Project, TrainingData, keys};
@@ -153,7 +154,8 @@ fn check_machine(project: &Project, data: &TrainingData, options: &Options) -> R
     let defaults = AgreementLimits::default().defaults;
     let batch = options.wishes.batch.unwrap_or(defaults.batch).min(data.training.rows());
     let params = keys::params(project)?;
-    let layout = Layout::new(params, batch, data.features(), data.classes.len(), defaults.range)?;
+    let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
+    let layout = Layout::new(params, LayoutShape { batch, features, classes, range: defaults.range, weighted })?;
     let needs = Needs::new(&layout, data)?;
     needs.check_disk(project.root())?;
     Ok(needs.check_memory(Needs::available_gib())?)

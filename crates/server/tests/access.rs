@@ -216,6 +216,8 @@ fn nonsense_is_refused_before_it_costs_anything() {
     // Bounds of hidden hyper-parameters are hidden too.
     let rate = attempt(&|t| t.wishes = Wishes { rate: Some(1e9), ..common::wishes() });
     assert!(matches!(&rate, Some(Error::Refused { sentence, .. }) if !sentence.contains(" to ")), "{rate:?}");
+    let alpha = attempt(&|t| t.wishes = Wishes { alpha: Some(0.9), ..common::wishes() });
+    assert!(matches!(&alpha, Some(Error::Refused { sentence, .. }) if !sentence.contains("0.")), "{alpha:?}");
     // An accepted job with invalid content fails with a reason, and affects no other job.
     let mut damaged = batch.clone();
     *damaged.last_mut().unwrap() ^= 1;

@@ -205,6 +205,7 @@ fn contradictory_requests_are_refused() {
             batches: rows(&training.batches),
             validation: rows(&training.validation),
             wishes: Some(v1::Wishes { batch: Some(common::BATCH as u32), momentum: 99, ..v1::Wishes::default() }),
+            weighted: false,
         };
         let work = Some(v1::create_job_request::Work::Training(message));
         let request = v1::CreateJobRequest { request_id: vec![9; 16].into(), label: String::new(), work };

@@ -2,7 +2,7 @@
 //! tests. Runs for a few seconds, or `HETAL_FUZZ_RUNS` times for each target.
 #![allow(clippy::unwrap_used)]
 
-use hetal_learn::{AgreementLimits, Session};
+use hetal_learn::{Agreement, AgreementLimits, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
@@ -20,7 +20,8 @@ fn configurations() -> Vec<Vec<u8>> {
     let tenant = format!("[[tenants]]\nname = \"ann\"\ntoken = \"{}\"\nexpires = 99\n", "ab".repeat(32));
     let whole = format!(
         "folder = \"x\"\naddress = \"0.0.0.0:443\"\nmetrics = \"[::1]:9\"\nsets = [\"full\"]\nengine = \"cpu\"\n\
-         workers = 2\nprepared_gib = 1.5\nhide_hyperparameters = true\n[bounds]\njobs = 3\nblob_bytes = 1000000\n{tenant}"
+         workers = 2\nprepared_gib = 1.5\nhide_hyperparameters = true\n[bounds]\njobs = 3\nblob_bytes = 1000000\n\
+         [hyperparameters]\nalpha = [0.0, 0.1]\n{tenant}"
     );
     [tenant, whole].map(String::into_bytes).into()
 }
@@ -44,7 +45,8 @@ fn job_requests() -> Vec<Vec<u8>> {
         keys: vec![2; 32].into(),
         batches: vec![rows.clone(); 3],
         validation: vec![rows.clone()],
-        wishes: Some(v1::Wishes { batch: Some(1024), rate: Some(0.5), ..v1::Wishes::default() }),
+        wishes: Some(v1::Wishes { batch: Some(1024), rate: Some(0.5), alpha: Some(0.01), ..v1::Wishes::default() }),
+        weighted: true,
     };
     let queries = vec![rows; 3];
     let classification = v1::Classification { job: vec![4; 16].into(), weights: vec![6; 32].into(), queries };
@@ -66,7 +68,7 @@ fn works() -> Vec<Vec<u8>> {
         keys: BlobName([2; 32]),
         batches: vec![part; 3],
         validation: vec![part],
-        agreement: AgreementLimits::default().defaults,
+        agreement: Agreement { alpha: 0.01, weighted: true, ..AgreementLimits::default().defaults },
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
     let classification = ClassificationSpec { job, training: training.clone(), weights, queries: vec![part] };

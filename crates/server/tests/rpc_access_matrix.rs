@@ -70,6 +70,7 @@ fn message(training: &TrainingRequest) -> v1::Training {
         batches: training.batches.iter().map(rows).collect(),
         validation: training.validation.iter().map(rows).collect(),
         wishes: None,
+        weighted: training.weighted,
     }
 }
 

@@ -44,6 +44,18 @@ impl Array {
         Ok((rows, columns, values))
     }
 
+    /// Converts the array to one number per row. A second dimension of length 1 is allowed.
+    pub fn weights(self, name: &str) -> Parsed<Vec<f64>> {
+        let rows = match self.shape[..] {
+            [rows] | [rows, 1] => rows,
+            _ => {
+                let must = "1 (one weight per row)";
+                return Err(FileProblem::Dimensions { array: name.to_owned(), found: self.shape.len(), must });
+            }
+        };
+        Ok(Self { shape: vec![rows, 1], ..self }.numbers(name)?.2)
+    }
+
     /// The memory of its values in bytes.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {

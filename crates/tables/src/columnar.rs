@@ -237,6 +237,8 @@ impl Table {
             labels: label,
             label_name: selection.label.map(|place| columns.column(place).to_string()),
             ids: selection.id.map(|_| ids),
+            weights: None,
+            weight_name: None,
             booleans,
             missing: Missing::default(),
             notes: selection.notes,

@@ -31,7 +31,7 @@ pub(crate) struct Columns<'a> {
     is_index: &'a [bool],
 }
 
-/// Which columns are features, and which one holds the labels.
+/// Which columns are features, and which ones hold labels and weights.
 pub(crate) struct Selection {
     /// The places of the features in a row of the file.
     pub features: Vec<usize>,
@@ -39,6 +39,8 @@ pub(crate) struct Selection {
     pub label: Option<usize>,
     /// The place of the names of rows.
     pub id: Option<usize>,
+    /// The place of the weight.
+    pub weight: Option<usize>,
     /// What was left out without being asked for.
     pub notes: Vec<Note>,
 }
@@ -93,11 +95,15 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Chooses features and labels.
+    /// Chooses features, labels and weights.
     pub fn select(&self, options: &Options) -> Parsed<Selection> {
         let places = |names: &[String]| names.iter().map(|name| self.place(name)).collect::<Parsed<Vec<usize>>>();
         let label = options.label.as_ref().map(|name| self.place(name)).transpose()?;
         let id = options.id.as_ref().map(|name| self.place(name)).transpose()?;
+        let weight = options.weight.as_ref().map(|name| self.place(name)).transpose()?;
+        if let Some(place) = label.filter(|_| label == weight) {
+            return Err(FileProblem::LabelAndWeight { column: self.column(place).to_string() });
+        }
         // A column that is left out may have the name of another one: its number says which.
         let dropped = places(&options.drop)?;
         let mut notes = Vec::new();
@@ -108,7 +114,8 @@ impl<'a> Columns<'a> {
         let mut features: Vec<usize> = match &options.columns[..] {
             [] => {
                 let is_index = |&place: &usize| self.is_index.get(place) == Some(&true) && !is_expected(place);
-                let index = (0..self.width).filter(is_index).filter(|&place| Some(place) != label && Some(place) != id);
+                let index =
+                    (0..self.width).filter(is_index).filter(|&place| ![label, id, weight].contains(&Some(place)));
                 let index = index.filter(|place| !dropped.contains(place)).map(|place| self.column(place).to_string());
                 notes.extend(index.map(|name| {
                     let text = format!("column {name} is the index of a pandas table and is not used");
@@ -121,7 +128,7 @@ impl<'a> Columns<'a> {
         let mut taken = vec![false; self.width];
         features.retain(|&place| {
             let is_id = Some(place) == id && !is_expected(place);
-            let is_apart = Some(place) == label || is_id || dropped.contains(&place);
+            let is_apart = [label, weight].contains(&Some(place)) || is_id || dropped.contains(&place);
             !is_apart && !std::mem::replace(&mut taken[place], true)
         });
         if let Some(expected) = &options.expected {
@@ -131,7 +138,7 @@ impl<'a> Columns<'a> {
         match features.len() {
             0 => Err(FileProblem::NoFeatures),
             found if found > MAX_FEATURES => Err(FileProblem::TooManyFeatures { found, most: MAX_FEATURES }),
-            _ => Ok(Selection { features, label, id, notes }),
+            _ => Ok(Selection { features, label, id, weight, notes }),
         }
     }
 

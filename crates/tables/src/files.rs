@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 const FEATURE_NAMES: [&str; 4] = ["features", "x", "X", "embeddings"];
 /// The usual names of the label array.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "y", "Y", "class"];
+/// The usual names of the array of weights.
+const WEIGHT_NAMES: [&str; 4] = ["sample_weight", "sample_weights", "weights", "weight"];
 /// The usual headings of a file of labels, in small letters.
 const LABEL_HEADINGS: [&str; 8] = ["label", "labels", "class", "classes", "target", "targets", "y", "species"];
 
@@ -58,7 +60,7 @@ impl Format {
 pub fn read(path: &Path, options: &Options) -> Result<Table, Error> {
     let format = Format::of(path)?;
     let parsed = match columnar::is_columnar(format) {
-        true => columnar::read(path, options),
+        true => columnar_table(path, options),
         false => bytes(path).and_then(|bytes| parse(format, &bytes, options)),
     };
     in_file(path, parsed)
@@ -81,6 +83,52 @@ pub fn read_labels(
     in_file(path, parsed)
 }
 
+/// Reads the weights of rows from a file of their own: a one-dimensional array, or a table with one
+/// column or a column named `column`.
+pub fn read_weights(path: &Path, column: Option<&str>, options: &Options) -> Result<(Vec<f64>, Vec<Note>), Error> {
+    let format = Format::of(path)?;
+    let parsed = match columnar::is_columnar(format) {
+        true => columnar_weights(path, column, options),
+        false => bytes(path).and_then(|bytes| parse_weights(format, &bytes, column, options)),
+    };
+    in_file(path, parsed)
+}
+
+/// A Parquet or Arrow table. Its weights are read like features, in a second pass.
+fn columnar_table(path: &Path, options: &Options) -> Parsed<Table> {
+    let Some(name) = &options.weight else { return columnar::read(path, options) };
+    if options.label.as_ref() == Some(name) {
+        return Err(FileProblem::LabelAndWeight { column: name.clone() });
+    }
+    let drop = options.drop.iter().chain([name]).cloned().collect();
+    let mut table = columnar::read(path, &Options { drop, weight: None, ..options.clone() })?;
+    table.weights = Some(columnar_weights(path, Some(name), options)?.0);
+    table.weight_name = Some(name.clone());
+    Ok(table)
+}
+
+fn columnar_weights(path: &Path, column: Option<&str>, options: &Options) -> Parsed<(Vec<f64>, Vec<Note>)> {
+    only_column(columnar::read(path, &weight_options(column, options))?)
+}
+
+/// The options that read weights like features.
+fn weight_options(column: Option<&str>, options: &Options) -> Options {
+    let Options { encoding, header, delimiter, decimal_comma, .. } = options.clone();
+    let columns = column.map(str::to_owned).into_iter().collect();
+    Options { encoding, header, delimiter, decimal_comma, columns, ignore_labels: true, ..Options::default() }
+}
+
+/// The values of a table of one column.
+fn only_column(table: Table) -> Parsed<(Vec<f64>, Vec<Note>)> {
+    match table.columns.len() {
+        1 => Ok((table.values, table.notes)),
+        width => {
+            let known = format!("{width} columns; name one of them with FILE#NAME");
+            Err(FileProblem::Missing { what: "a single column of weights".to_owned(), known })
+        }
+    }
+}
+
 fn in_file<T>(path: &Path, parsed: Parsed<T>) -> Result<T, Error> {
     parsed.map_err(|problem| Error { path: path.to_owned(), problem })
 }
@@ -101,13 +149,17 @@ pub(crate) fn bytes(path: &Path) -> Parsed<Vec<u8>> {
 /// Parses the bytes of a feature file.
 pub fn parse(format: Format, bytes: &[u8], options: &Options) -> Parsed<Table> {
     match format {
-        Format::Npy => match options.label.as_ref().filter(|_| !options.ignore_labels) {
-            None => Table::from_array(npy::parse(bytes)?, "the array", options),
-            Some(name) => Err(FileProblem::Missing {
-                what: format!("column {name}"),
-                known: "one array of numbers; give the labels with --labels".to_owned(),
-            }),
-        },
+        Format::Npy => {
+            let only_numbers = |name: &String, advice: &str| {
+                let known = format!("one array of numbers; give the {advice}");
+                Err(FileProblem::Missing { what: format!("column {name}"), known })
+            };
+            match (options.label.as_ref().filter(|_| !options.ignore_labels), &options.weight) {
+                (Some(name), _) => only_numbers(name, "labels with --labels"),
+                (None, Some(name)) => only_numbers(name, "weights with --sample-weight"),
+                (None, None) => Table::from_array(npy::parse(bytes)?, "the array", options),
+            }
+        }
         Format::Npz => several(npz::parse(bytes)?, options),
         Format::Safetensors => several(safetensors::parse(bytes)?, options),
         Format::Csv | Format::Tsv | Format::JsonLines => {
@@ -149,6 +201,28 @@ pub fn parse_labels(
     Ok((array.labels(&name)?, Vec::new()))
 }
 
+/// Parses the bytes of a file of weights.
+pub fn parse_weights(
+    format: Format,
+    bytes: &[u8],
+    column: Option<&str>,
+    options: &Options,
+) -> Parsed<(Vec<f64>, Vec<Note>)> {
+    let mut arrays = match format {
+        Format::Npy => return Ok((npy::parse(bytes)?.weights("the array")?, Vec::new())),
+        Format::Csv | Format::Tsv | Format::JsonLines => {
+            return only_column(parse(format, bytes, &weight_options(column, options))?);
+        }
+        Format::Parquet | Format::Arrow => return Err(only_files()),
+        Format::Npz => npz::parse(bytes)?,
+        Format::Safetensors => safetensors::parse(bytes)?,
+    };
+    let found = find(&arrays, column, &WEIGHT_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
+    let found = found.ok_or_else(|| missing(&arrays, column, "an array of weights"))?;
+    let (name, array) = arrays.swap_remove(found);
+    Ok((array.weights(&name)?, Vec::new()))
+}
+
 /// Finds features and labels among named arrays. An array is taken for labels by its name only: an
 /// index or a weight has one number per row too.
 fn several(mut arrays: Vec<(String, Array)>, options: &Options) -> Parsed<Table> {
@@ -161,12 +235,19 @@ fn several(mut arrays: Vec<(String, Array)>, options: &Options) -> Parsed<Table>
         found => found,
     };
     let labels = labels.map(|place| arrays[place].clone());
+    // Weights change what is learned, so they are taken only if they were asked for.
+    let weights = options.weight.as_deref().map(|name| {
+        let found = find(&arrays, Some(name), &[]).ok_or_else(|| missing(&arrays, Some(name), "weights"))?;
+        Ok((name.to_owned(), arrays[found].1.clone().weights(name)?))
+    });
+    let weights = weights.transpose()?;
     let (name, array) = arrays.swap_remove(features);
     let mut table = Table::from_array(array, &name, options)?;
     if let Some((name, array)) = labels {
         table.labels = Some(array.labels(&name)?);
         table.label_name = Some(name);
     }
+    (table.weight_name, table.weights) = weights.unzip();
     Ok(table)
 }
 

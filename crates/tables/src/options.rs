@@ -54,6 +54,9 @@ pub struct Options {
     /// The column that names the rows, by name or by number from 1. It is no feature, unless it is
     /// in [`Options::expected`].
     pub id: Option<String>,
+    /// The column of weights of rows, by name or by number from 1, or the array of weights in a
+    /// file of several arrays.
+    pub weight: Option<String>,
     /// Whether labels are ignored: an array of labels is not looked for.
     pub ignore_labels: bool,
     /// The names of the columns that are needed, in this order. Others are left out. A file
@@ -83,6 +86,7 @@ impl Options {
 
     /// The columns that were asked for, by name or by number.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.label.iter().chain(&self.id).chain(&self.columns).chain(&self.drop).map(String::as_str)
+        let apart = self.label.iter().chain(&self.id).chain(&self.weight);
+        apart.chain(&self.columns).chain(&self.drop).map(String::as_str)
     }
 }

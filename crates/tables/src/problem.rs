@@ -315,6 +315,25 @@ pub enum FileProblem {
         /// The most.
         most: usize,
     },
+    /// One column is to hold labels and weights.
+    #[error("column {} is named for the labels and for the weights of rows: name two columns", shown(.column))]
+    LabelAndWeight {
+        /// The column.
+        column: String,
+    },
+    /// A weight of a row is not a number.
+    #[error(
+        "row {row}, column {}: the weight is {:?}, but must be a number: correct it, or remove the row",
+        shown(.column), shown(.text)
+    )]
+    Weight {
+        /// The row, counted from 1.
+        row: usize,
+        /// The column of weights.
+        column: String,
+        /// The field.
+        text: String,
+    },
     /// Only one class.
     #[error("all rows have the class {:?}: a classifier needs rows of two classes or more", shown(.class))]
     OneClass {

@@ -44,6 +44,10 @@ pub struct Table {
     pub label_name: Option<String>,
     /// The name of each row, if [`Options::id`] asked for them.
     pub ids: Option<Vec<String>>,
+    /// One weight per row.
+    pub weights: Option<Vec<f64>>,
+    /// The name or number of the column of weights, or the name of their array.
+    pub weight_name: Option<String>,
     /// Columns of truth values, which are read as 1 and 0.
     pub booleans: Vec<String>,
     /// Missing values, if [`Options::keep_missing`] allowed them.
@@ -62,6 +66,8 @@ impl Table {
             labels,
             label_name: None,
             ids: None,
+            weights: None,
+            weight_name: None,
             booleans: Vec::new(),
             missing: Missing::default(),
             notes: Vec::new(),
@@ -106,7 +112,7 @@ impl Table {
             return Err(FileProblem::Empty);
         }
         let columns = Columns::new(None, width);
-        let selection = columns.select(&Options { label: None, ..options.clone() })?;
+        let selection = columns.select(&Options { label: None, weight: None, ..options.clone() })?;
         let names: Vec<Column> = selection.features.iter().map(|&place| columns.column(place)).collect();
         let id = |place: usize| all.iter().skip(place).step_by(width).map(f64::to_string).collect();
         let ids = selection.id.map(id);
@@ -122,7 +128,7 @@ impl Table {
         let booleans = if is_boolean { names.iter().map(Column::to_string).collect() } else { Vec::new() };
         let (missing, notes) = (Missing::default(), selection.notes);
         let mut table =
-            Self { columns: names, rows, values, labels: None, label_name: None, ids, booleans, missing, notes };
+            Self { columns: names, rows, values, ids, booleans, missing, notes, ..Self::new(0, Vec::new(), None) };
         table.check_numbers(options)?;
         Ok(table)
     }
@@ -162,6 +168,8 @@ impl Table {
         let mut states = vec![ColumnState::default(); features.len()];
         let (mut values, mut texts, mut missing) = (Vec::new(), Vec::new(), Missing::default());
         let mut ids = selection.id.map(|_| Vec::new());
+        let mut weights = Vec::new();
+        let weight_name = selection.weight.map(|place| columns.column(place).to_string());
         while let Some(record) = sheet.next()? {
             let bytes = size_of::<f64>() * (values.len() + features.len());
             values.try_reserve(features.len()).map_err(|_| FileProblem::Memory { bytes })?;
@@ -181,6 +189,10 @@ impl Table {
             if let (Some(ids), Some(place)) = (&mut ids, selection.id) {
                 ids.push(text(place));
             }
+            if let (Some(place), Some(column)) = (selection.weight, &weight_name) {
+                let field = record.get(place).unwrap_or_default();
+                weights.push(weight_of(field, sheet.row, column, options)?);
+            }
         }
         if sheet.row == 0 {
             return Err(FileProblem::Empty);
@@ -198,6 +210,8 @@ impl Table {
             labels: None,
             label_name: label,
             ids,
+            weights: weight_name.is_some().then_some(weights),
+            weight_name,
             booleans,
             missing,
             notes,
@@ -209,6 +223,14 @@ impl Table {
             table.labels = Some(labels);
         }
         Ok(table)
+    }
+}
+
+/// The weight in a field of a text table.
+fn weight_of(field: &str, row: usize, column: &str, options: &Options) -> Parsed<f64> {
+    match Cell::of(field, options.decimal_comma) {
+        Cell::Number(weight) => Ok(weight),
+        _ => Err(FileProblem::Weight { row, column: column.to_owned(), text: field.to_owned() }),
     }
 }
 

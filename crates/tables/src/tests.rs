@@ -304,3 +304,55 @@ fn what_a_file_says_does_nothing_to_a_terminal() {
         assert!(error.contains("\u{fffd}]52"), "{k}: the name is quoted: {error:?}");
     }
 }
+
+/// Weights of rows are taken if they are asked for, and are no features.
+#[test]
+fn weights_of_rows_are_read() {
+    let asked = |label: Option<&str>, weight: &str| Options {
+        label: label.map(str::to_owned),
+        weight: Some(weight.to_owned()),
+        ..Options::default()
+    };
+    let text = b"a,w,kind\n1,0.5,cat\n2,3,dog\n";
+    let table = parse(Format::Csv, text, &asked(Some("kind"), "w")).unwrap();
+    assert_eq!((&table.values[..], table.weights.clone()), (&[1.0, 2.0][..], Some(vec![0.5, 3.0])));
+    assert_eq!((table.weight_name.as_deref(), table.names()), (Some("w"), Some(vec!["a".to_owned()])));
+    let by_number = parse(Format::Csv, b"1,0.5\n2,3\n", &asked(None, "2")).unwrap();
+    assert_eq!((by_number.values, by_number.weights), (vec![1.0, 2.0], Some(vec![0.5, 3.0])));
+    // Without being asked for, a column of this name is a feature like others.
+    assert_eq!(parse_table(Format::Csv, text, Some("kind")).unwrap().weights, None);
+    let both = parse(Format::Csv, text, &asked(Some("w"), "w")).unwrap_err();
+    assert_eq!(both, FileProblem::LabelAndWeight { column: "w".into() });
+    for (text, field) in [(&b"a,w\n1,0.5\n2,\n"[..], ""), (b"a,w\n1,0.5\n2,heavy\n", "heavy")] {
+        let wrong = parse(Format::Csv, text, &asked(None, "w")).unwrap_err();
+        assert_eq!(wrong, FileProblem::Weight { row: 2, column: "w".into(), text: field.into() });
+    }
+    let (rows, weights) = (npy::write_doubles(&[2, 1], &[1.0, 2.0]), npy::write_doubles(&[2], &[0.5, 3.0]));
+    let several = npz::write(&[("x", rows.clone()), ("w", weights.clone())]);
+    assert_eq!(parse(Format::Npz, &several, &asked(None, "w")).unwrap().weights, Some(vec![0.5, 3.0]));
+    assert!(parse(Format::Npz, &several, &asked(None, "v")).is_err());
+    let advice = parse(Format::Npy, &rows, &asked(None, "w")).unwrap_err().to_string();
+    assert!(advice.contains("--sample-weight"), "{advice}");
+}
+
+#[test]
+fn weights_come_in_files_of_their_own() {
+    let read = |format, bytes: &[u8], name: Option<&str>| {
+        parse_weights(format, bytes, name, &Options::default()).map(|(weights, _)| weights)
+    };
+    let weights = npy::write_doubles(&[2], &[0.5, 3.0]);
+    assert_eq!(read(Format::Npy, &weights, None), Ok(vec![0.5, 3.0]));
+    assert_eq!(read(Format::Npy, &npy::write_doubles(&[2, 1], &[0.5, 3.0]), None), Ok(vec![0.5, 3.0]));
+    assert!(read(Format::Npy, &npy::write_doubles(&[1, 2], &[0.5, 3.0]), None).is_err());
+    let several = npz::write(&[("a", weights.clone()), ("weights", npy::write_doubles(&[2], &[1.0, 2.0]))]);
+    assert_eq!(read(Format::Npz, &several, None), Ok(vec![1.0, 2.0]));
+    assert_eq!(read(Format::Npz, &several, Some("a")), Ok(vec![0.5, 3.0]));
+    assert!(read(Format::Npz, &several, Some("b")).is_err());
+    for text in [&b"0.5\n3\n"[..], b"weight\n0.5\n3\n"] {
+        assert_eq!(read(Format::Csv, text, None), Ok(vec![0.5, 3.0]));
+    }
+    assert_eq!(read(Format::Csv, b"id,w\n1,0.5\n2,3\n", Some("w")), Ok(vec![0.5, 3.0]));
+    let unclear = read(Format::Csv, b"id,w\n1,0.5\n2,3\n", None).unwrap_err().to_string();
+    assert!(unclear.contains("FILE#NAME"), "{unclear}");
+    assert!(read(Format::Csv, b"0.5\nx\n", None).is_err());
+}

@@ -13,8 +13,9 @@ pub mod v1 {
 }
 
 /// The protocol version of this program. It rises whenever the other end could not use a message or
-/// a blob. Since version 3, rows have a level less and weights are stored times a scale.
-pub const VERSION: u32 = 3;
+/// a blob. Since version 3, rows have a level less and weights are stored times a scale. Since
+/// version 4, rows may have weights, and L2 is agreed on.
+pub const VERSION: u32 = 4;
 /// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.
@@ -44,7 +45,7 @@ mod tests {
 
     #[test]
     fn versions_meet_or_a_sentence_says_who_must_update() {
-        assert_eq!(negotiate(1, 3), Ok(VERSION));
+        assert_eq!(negotiate(1, VERSION), Ok(VERSION));
         assert!(negotiate(1, 1).unwrap_err().contains("update the client"));
         assert!(negotiate(VERSION + 1, VERSION + 2).unwrap_err().contains("operator"));
         assert!(negotiate(3, 0).is_err());

@@ -2,6 +2,7 @@
 
 use super::preparation::PreparationArguments;
 use super::table::TableArguments;
+use super::weights::{ChosenWeights, WeightArguments};
 use crate::ui::progress;
 use crate::{Error, Result};
 use hetal_client::data::tables::{self, Note, Options, Report};
@@ -33,6 +34,9 @@ pub struct Data {
     /// How the files are read.
     #[command(flatten)]
     pub table: TableArguments,
+    /// Weights of rows and classes.
+    #[command(flatten)]
+    pub weights: WeightArguments,
     /// Features of validation rows. Without it, one row in 16 of each class is used for validation
     /// (at least 32 rows); of a table below 256 rows none are, and training rows are validated.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
@@ -57,13 +61,16 @@ pub struct Read {
     pub manifest: Option<Manifest>,
     /// The report on the training rows.
     pub report: Report,
+    /// The weights that were chosen.
+    pub weights: ChosenWeights,
 }
 
 impl Data {
     /// Reads, splits and normalises the rows.
     pub fn read(&self) -> Result<Read> {
         let options = self.table.options(self.label_column.as_deref(), &self.columns);
-        let options = Options { keep_missing: self.preparation.impute.is_some(), ..options };
+        let weight = self.weights.weight_column.clone();
+        let options = Options { weight, keep_missing: self.preparation.impute.is_some(), ..options };
         let training = self.labelled(&self.features, self.labels.as_deref(), &options)?;
         let manifest = self.extraction(training.table.columns.len())?;
         // Validation rows have the columns of the training rows, in any order.
@@ -71,6 +78,8 @@ impl Data {
             Some(names) => Options { columns: Vec::new(), drop: Vec::new(), expected: Some(names), ..options },
             None => options,
         };
+        let weight = options.weight.clone().filter(|_| self.weights.validation_sample_weight.is_none());
+        let options = Options { weight, ..options };
         let validation = self.validation.as_deref();
         let validation = validation
             .map(|path| self.labelled(path, self.validation_labels.as_deref(), &options))
@@ -83,7 +92,7 @@ impl Data {
         };
         let training = named(training, &self.features, self.labels.as_deref())?;
         let report = Report::new(&training.table, None);
-        let validation = match (validation, &self.validation) {
+        let mut validation = match (validation, &self.validation) {
             (Some(rows), Some(features)) => {
                 let rows = named(rows, features, self.validation_labels.as_deref())?;
                 rows.table.notes.iter().for_each(|note| print_note(&rows.file, note));
@@ -93,8 +102,10 @@ impl Data {
         };
         training.require_trainable()?;
         let preparation = Preparation { from_network: manifest.is_some(), ..self.preparation.preparation() };
-        let task = TrainingData::new(&training.into_labelled()?, validation.as_ref(), &preparation)?;
-        Ok(Read { task, manifest, report })
+        let mut training = training.into_labelled()?;
+        let weights = self.weights.apply(&mut training, validation.as_mut(), &self.table)?;
+        let task = TrainingData::new(&training, validation.as_ref(), &preparation)?;
+        Ok(Read { weights: weights.of(&task), task, manifest, report })
     }
 
     fn labelled(&self, features: &Path, labels: Option<&str>, options: &Options) -> Result<LabelledTable> {

@@ -20,6 +20,10 @@ pub struct HyperParameterArguments {
     /// The largest number of epochs.
     #[arg(long, help_heading = HEADING)]
     pub epochs: Option<usize>,
+    /// The strength of L2: alpha |W|^2 / 2 is added to the loss, biases left out. It is
+    /// 1 / (C n) for scikit-learn's C and n training rows, or the sum of their weights.
+    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    pub alpha: Option<f64>,
     /// Use gradient descent without Nesterov's momentum.
     #[arg(long, help_heading = HEADING)]
     pub no_momentum: bool,
@@ -29,6 +33,13 @@ impl HyperParameterArguments {
     /// The request to the server.
     pub fn wishes(&self) -> Wishes {
         let momentum = self.no_momentum.then_some(Momentum::None);
-        Wishes { batch: self.batch, rate: self.rate, momentum, patience: self.patience, max_epochs: self.epochs }
+        Wishes {
+            batch: self.batch,
+            rate: self.rate,
+            momentum,
+            patience: self.patience,
+            max_epochs: self.epochs,
+            alpha: self.alpha,
+        }
     }
 }

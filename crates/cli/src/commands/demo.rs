@@ -9,6 +9,7 @@ use crate::{Error, Result};
 use clap::ValueEnum;
 use hetal_client::data::tables::{self, Format};
 use hetal_client::data::{Preparation, class_numbers};
+use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, Trained, TrainingRun};
 use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
@@ -209,7 +210,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn layout(project: &Project, rows: &TrainingData, batch: usize) -> Result<Layout> {
     let range = AgreementLimits::default().defaults.range;
-    Ok(Layout::new(keys::params(project)?, batch, rows.features(), rows.classes.len(), range)?)
+    let (features, classes, weighted) = (rows.features(), rows.classes.len(), rows.is_weighted());
+    Ok(Layout::new(keys::params(project)?, LayoutShape { batch, features, classes, range, weighted })?)
 }
 
 /// Checks disk space and memory. Returns the GiB of prepared batches that the server may keep.

@@ -7,6 +7,7 @@ use crate::ui::format::{bytes, seconds, security, warn_if_insecure};
 use crate::ui::output::{print, warn_if_others_enter};
 use crate::ui::progress;
 use crate::ui::progress::{TrainingProgress, stranded};
+use hetal_client::layout::LayoutShape;
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::AgreementLimits;
 use serde_json::json;
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// Rows of a batch; the number of training rows if that is smaller.
     #[arg(long, default_value_t = 512, value_name = "ROWS")]
     pub batch: usize,
+    /// For trainings whose rows have weights (--class-weight, --weight-column, --sample-weight).
+    #[arg(long)]
+    pub weighted: bool,
     /// Replace existing keys; the old secret key moves to the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
@@ -50,7 +54,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
     let range = AgreementLimits::default().defaults.range;
-    let layout = Layout::new(params, arguments.batch, arguments.columns, arguments.classes, range)?;
+    let shape = LayoutShape {
+        batch: arguments.batch,
+        features: arguments.columns,
+        classes: arguments.classes,
+        range,
+        weighted: arguments.weighted,
+    };
+    let layout = Layout::new(params, shape)?;
     // Unused keys are as good as new ones, unless a passphrase is requested.
     let retire = arguments.fresh_keys && (keys::are_used(&project) || arguments.lock.passphrase);
     arguments.lock.prepare(&mut project, retire)?;

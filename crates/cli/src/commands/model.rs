@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::PassphraseSource;
+use crate::commands::train::about_training;
 use crate::ui::format::ordinal;
 use crate::ui::output::{print, write_public};
 use hetal_client::model::export::{Format, ReleaseLimits, publish};
@@ -154,10 +155,11 @@ fn show(arguments: &ShowArguments) -> Result<()> {
         "training": training,
         "scaling": model.normalisation.scaling(),
         "imputes": model.normalisation.fill().is_some(),
+        "prior": model.prior,
         "private": ["training.validation_loss"],
     });
     let text = format!(
-        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\n{}: accuracy {:.2} %, loss {:.3} on {} rows\nscaling: {}",
+        "{}: {} features, {} classes ({})\ntrained on {} rows in batches of {}, {} epochs, the {}{} is the best\n{}{}: accuracy {:.2} %, loss {:.3} on {} rows\nscaling: {}",
         model.name,
         model.features(),
         model.classes.len(),
@@ -167,6 +169,7 @@ fn show(arguments: &ShowArguments) -> Result<()> {
         training.epochs,
         training.best_epoch,
         ordinal(training.best_epoch),
+        about_training(&model),
         if training.validated_on_training_rows { "on the training rows" } else { "validation" },
         100.0 * training.validation_accuracy,
         training.validation_loss,

@@ -4,6 +4,7 @@ use crate::args::data::{Data, Read, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::preparation::PreparationArguments;
 use crate::args::table::TableArguments;
+use crate::args::weights::{ChosenWeights, WeightArguments};
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress;
@@ -12,10 +13,10 @@ use hetal_ckks::Params;
 use hetal_client::Layout;
 use hetal_client::data::tables::Report;
 use hetal_client::data::{PreparationReport, validation_rows};
-use hetal_client::layout::{resident_key_bytes, server_bytes};
+use hetal_client::layout::{LayoutShape, resident_key_bytes, server_bytes};
 use hetal_client::training::Defaults;
 use hetal_experiments::cost_model::CpuCostModel;
-use hetal_learn::{AgreementLimits, Plan, plan};
+use hetal_learn::{Agreement, AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +52,9 @@ pub struct Arguments {
     /// How the files are read.
     #[command(flatten)]
     pub table: TableArguments,
+    /// Weights of rows and classes.
+    #[command(flatten)]
+    pub weights: WeightArguments,
     /// Classes.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub classes: Option<usize>,
@@ -60,6 +64,9 @@ pub struct Arguments {
     /// How the rows are prepared.
     #[command(flatten)]
     pub preparation: PreparationArguments,
+    /// Rows have weights.
+    #[arg(long, conflicts_with = "features", help_heading = "Numbers, if there is no file yet")]
+    pub weighted: bool,
     /// Hyper-parameters to request.
     #[command(flatten)]
     pub wishes: HyperParameterArguments,
@@ -77,12 +84,14 @@ struct Shape {
     validation: usize,
     features: usize,
     classes: usize,
+    weighted: bool,
 }
 
 /// What is known about rows in a file.
 pub struct FileFacts {
     report: Report,
     preparation: PreparationReport,
+    weights: ChosenWeights,
     defaults: Defaults,
 }
 
@@ -95,16 +104,17 @@ impl Arguments {
                 label_column: self.label_column.clone(),
                 columns: self.columns.clone(),
                 table: self.table.clone(),
+                weights: self.weights.clone(),
                 validation: self.validation.clone(),
                 validation_labels: self.validation_labels.clone(),
                 preparation: self.preparation.clone(),
                 manifest: None,
             };
-            let Read { task, report, .. } = data.read()?;
+            let Read { task, report, weights, .. } = data.read()?;
             let (rows, validation) = (task.training.rows(), task.validation.rows());
-            let (features, classes) = (task.features(), task.classes.len());
-            let facts = FileFacts { report, defaults: Defaults::new(&task), preparation: task.preparation };
-            return Ok((Shape { rows, validation, features, classes }, Some(facts)));
+            let (features, classes, weighted) = (task.features(), task.classes.len(), task.is_weighted());
+            let facts = FileFacts { report, weights, defaults: Defaults::new(&task), preparation: task.preparation };
+            return Ok((Shape { rows, validation, features, classes, weighted }, Some(facts)));
         }
         let columns = match &self.columns[..] {
             [count] => count.parse().ok(),
@@ -118,7 +128,7 @@ impl Arguments {
             (None, 0) => (all, all),
             (None, aside) => (all - aside, aside),
         };
-        Ok((Shape { rows, validation, features, classes }, None))
+        Ok((Shape { rows, validation, features, classes, weighted: self.weighted }, None))
     }
 }
 
@@ -128,7 +138,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut shown = text(&value);
     if let Some(data) = data {
         value["data"] = data_value(&data.report, &data.preparation);
-        shown = format!("{}{}\n{shown}", data.report.text(), data.preparation.text());
+        value["weights"] = data.weights.value();
+        shown = format!("{}{}{}\n{shown}", data.report.text(), data.preparation.text(), data.weights.text());
     }
     print(arguments.json, &value, &shown);
     Ok(())
@@ -142,9 +153,12 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let spinner = progress::spinner("planning");
     let wishes = arguments.wishes.wishes();
     let wishes = data.as_ref().map_or(wishes.clone(), |data| data.defaults.fill(&wishes, shape.rows, None));
-    let agreement = AgreementLimits::default().agree(&wishes)?.for_classes(shape.classes);
+    let agreement = AgreementLimits::default().agree(&wishes)?;
+    let agreement = Agreement { weighted: shape.weighted, ..agreement }.for_classes(shape.classes);
     let batch = agreement.batch.min(shape.rows.max(1));
-    let layout = Layout::new(Arc::clone(&params), batch, shape.features, shape.classes, agreement.range)?;
+    let Shape { features, classes, weighted, .. } = shape;
+    let layout =
+        Layout::new(Arc::clone(&params), LayoutShape { batch, features, classes, range: agreement.range, weighted })?;
     let keys = layout.keys()?;
     let task = plan::Workload {
         rows: shape.rows,
@@ -153,6 +167,8 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         features: shape.features,
         classes: shape.classes,
         range: agreement.range,
+        weighted,
+        alpha: agreement.alpha,
     };
     let plan = Plan::new(&task, params.slots(), params.top_level())?;
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
@@ -173,6 +189,8 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "validation_rows": shape.validation,
         "features": shape.features,
         "classes": shape.classes,
+        "weighted": weighted,
+        "alpha": agreement.alpha,
         "batch": batch,
         "batches": batches,
         "pieces": pieces,
@@ -214,7 +232,7 @@ fn text(plan: &Value) -> String {
     };
     let batches = if number("batches") == 1 { "batch" } else { "batches" };
     format!(
-        "{} training rows and {} validation rows of {} features, {} classes\n\
+        "{} training rows{} and {} validation rows of {} features, {} classes\n\
          {} {batches} of {} rows; parameter set {} ({})\n\
          \n\
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
@@ -226,6 +244,7 @@ fn text(plan: &Value) -> String {
          a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
          softmax            error at most {:.1e}",
         number("rows"),
+        if plan["weighted"] == true { " with weights" } else { "" },
         number("validation_rows"),
         number("features"),
         number("classes"),

@@ -11,8 +11,9 @@ use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
+use hetal_client::model::Provenance;
 use hetal_client::training::{Defaults, IterationTime, Options, Trained, TrainingRun, shown_loss};
-use hetal_client::{Project, keys};
+use hetal_client::{Model, Project, keys};
 use hetal_extract_api::Manifest;
 use hetal_learn::Wishes;
 use serde_json::{Value, json};
@@ -46,6 +47,11 @@ pub struct Arguments {
     /// The passphrase of a new secret key.
     #[command(flatten)]
     pub lock: LockArguments,
+    /// Subtract this share of the logarithm of each class's share of the rows from its bias after
+    /// the training, from 0 to 1: rare classes are predicted more often. 0.5 does nearly what
+    /// balanced weights do. Figures of the validation are those before.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    pub prior: f64,
     /// Do not repeat the training without encryption for comparison (the model cannot be exported).
     #[arg(long)]
     pub no_check: bool,
@@ -66,8 +72,8 @@ const INTERRUPTED: &str = "interrupted: run the same command again to continue. 
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Read { task, manifest, report: data } = arguments.data.read()?;
-    eprint!("{}{}", data.text(), task.preparation.text());
+    let Read { task, manifest, report: data, weights } = arguments.data.read()?;
+    eprint!("{}{}{}", data.text(), task.preparation.text(), weights.text());
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
@@ -81,6 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.check = !arguments.no_check;
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
+    options.prior = arguments.prior;
     options.extraction = manifest.as_ref().map(manifest_value).transpose()?;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
@@ -92,6 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     drop(progress);
     let mut value = report(&trained, &params);
     value["data"] = data_value(&data, &task.preparation);
+    value["weights"] = weights.value();
     print(arguments.json, &value, &text(&trained, &params, &arguments.dir));
     Ok(())
 }
@@ -132,6 +140,9 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
         "epochs": training.epochs,
         "best_epoch": training.best_epoch,
         "iterations": training.iterations,
+        "alpha": training.alpha,
+        "weighted": training.weighted,
+        "prior": trained.model.prior,
         "reference_difference_bound": trained.difference_bound(),
         // The old name of the same number.
         "twin_relative_difference": trained.difference_bound(),
@@ -173,6 +184,7 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
             training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate))
         );
     }
+    text += &about_training(&trained.model);
     // The difference decides, its bound is shown.
     text += &match trained.difference.zip(trained.difference_bound()) {
         Some((d, bound)) if d < 0.01 => {
@@ -202,6 +214,19 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
         predict_inputs(trained),
         trained.model.name
     )
+}
+
+/// What the loss had beside the cross-entropy of rows that count the same, and what was subtracted
+/// afterwards; nothing for a plain training.
+pub fn about_training(model: &Model) -> String {
+    let Provenance { alpha, weighted, .. } = model.training;
+    let alpha = alpha.filter(|alpha| *alpha != 0.0).map(|alpha| format!("L2 with alpha {alpha}"));
+    let terms: Vec<String> = alpha.into_iter().chain(weighted.then(|| "rows with weights".to_owned())).collect();
+    let mut text = if terms.is_empty() { String::new() } else { format!("loss: {}\n", terms.join(", ")) };
+    if let Some(prior) = &model.prior {
+        text += &format!("biases: {} of the logarithm of each class's share was subtracted\n", prior.share);
+    }
+    text
 }
 
 /// The argument that names a project folder, unless it is the default.

@@ -50,6 +50,7 @@ fn kind(kind: BlobKind) -> &'static str {
         BlobKind::Keys => "key set",
         BlobKind::Batch => "rows",
         BlobKind::Features => "rows without labels",
+        BlobKind::WeightedBatch => "rows with labels and weights",
     }
 }
 
@@ -74,7 +75,7 @@ fn value(list: &UploadList) -> Value {
 /// A line for each kind of uploads, and the quota.
 fn text(list: &UploadList) -> String {
     let mut text = String::new();
-    for which in [BlobKind::Keys, BlobKind::Batch, BlobKind::Features] {
+    for which in [BlobKind::Keys, BlobKind::Batch, BlobKind::WeightedBatch, BlobKind::Features] {
         for (is_used, use_of_it) in [(true, "used by jobs"), (false, "used by no job")] {
             let fits = |upload: &&UploadInfo| upload.kind == which && (upload.jobs > 0) == is_used;
             let some: Vec<&UploadInfo> = list.uploads.iter().filter(fits).collect();

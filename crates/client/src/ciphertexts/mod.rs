@@ -4,4 +4,4 @@ mod outputs;
 pub(crate) mod row_blobs;
 
 pub(crate) use outputs::Outputs;
-pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter};
+pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter, Rows};

@@ -46,22 +46,34 @@ pub(crate) struct RowBlobWriter<'a> {
     pub folder: &'a Path,
 }
 
+/// Rows to encrypt.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// Their features and labels.
+    pub set: &'a LabelledMatrix,
+    /// Whether the server needs the labels.
+    pub with_labels: bool,
+    /// Their weights, if the server needs them. Labels are multiplied by them.
+    pub weights: Option<&'a [f64]>,
+}
+
 impl RowBlobWriter<'_> {
-    /// Encrypts the features of a range of rows, and their labels if the server needs them.
-    pub fn write(
-        &self,
-        set: &LabelledMatrix,
-        rows: Range<usize>,
-        with_labels: bool,
-        file: String,
-    ) -> Result<RowBlobFile> {
+    /// Encrypts the features of a range of rows, and their labels and weights if the server needs
+    /// them.
+    pub fn write(&self, of: Rows<'_>, rows: Range<usize>, file: String) -> Result<RowBlobFile> {
+        let Rows { set, with_labels, weights } = of;
+        let weights = weights.map(|weights| &weights[rows.clone()]);
         let Self { owner, layout, folder } = self;
         let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
         let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
         let mut vectors: Vec<(Vec<Complex64>, usize)> =
             blocks.into_iter().map(|block| (block, level_plan.fresh_features())).collect();
         if with_labels {
-            vectors.push((packing::labels(geometry, &set.labels()[rows.clone()])?, level_plan.labels()));
+            let labels = packing::weighted_labels(geometry, &set.labels()[rows.clone()], weights)?;
+            vectors.push((labels, level_plan.labels()));
+        }
+        if let Some(weights) = weights {
+            vectors.push((packing::row_weights(geometry, weights)?, level_plan.row_weights()));
         }
         let codec = owner.codec();
         let encrypt = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {

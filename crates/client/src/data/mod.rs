@@ -10,9 +10,11 @@
 mod labels;
 mod preparation;
 mod prepare;
+mod weights;
 
 pub use hetal_tables as tables;
 pub use hetal_tables::{LabelType, Labels, Table};
 pub use labels::class_numbers;
 pub use preparation::{Preparation, PreparationReport, ROW_NORM};
 pub use prepare::{Labelled, Split, TrainingData, matrix, validation_rows};
+pub use weights::{ClassWeight, WeightError};

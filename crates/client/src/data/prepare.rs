@@ -2,6 +2,7 @@
 
 use super::labels::class_numbers;
 use super::preparation::{Preparation, PreparationReport, spread_warning};
+use super::weights;
 use crate::{Error, Result};
 use hetal_learn::scaling::filled;
 use hetal_learn::split_mix::SplitMix64;
@@ -61,6 +62,8 @@ pub struct Labelled {
     pub file: String,
     /// The names of the columns, if their file has names.
     pub columns: Option<Vec<String>>,
+    /// One weight per row, or `None` if all rows count the same.
+    pub weights: Option<Vec<f64>>,
 }
 
 /// The values of a table as a matrix.
@@ -77,7 +80,8 @@ impl Labelled {
             return Err(hetal_learn::Error::LabelCount { rows, labels }.into());
         }
         let columns = table.names();
-        Ok(Self { features: matrix(table)?, labels, file: String::new(), columns })
+        let weights = table.weights.clone();
+        Ok(Self { features: matrix(table)?, labels, file: String::new(), columns, weights })
     }
 
     /// Adds the name of the file to an error about these rows.
@@ -110,7 +114,8 @@ impl Labelled {
 
     /// These rows, in this order.
     pub fn selected(&self, rows: &[usize]) -> Self {
-        Self { features: selected(&self.features, rows), labels: self.labels.selected(rows), ..self.clone() }
+        let weights = self.weights.as_ref().map(|weights| rows.iter().map(|&row| weights[row]).collect());
+        Self { features: selected(&self.features, rows), labels: self.labels.selected(rows), weights, ..self.clone() }
     }
 
     /// The first `rows` rows and `columns` features.
@@ -118,7 +123,8 @@ impl Labelled {
         let (rows, columns) = (rows.min(self.features.rows()), columns.min(self.features.columns()));
         let features = Matrix::from_fn(rows, columns, |i, h| self.features[(i, h)]);
         let names = self.columns.as_ref().map(|names| names.iter().take(columns).cloned().collect());
-        Self { features, labels: self.labels.first(rows), file: self.file.clone(), columns: names }
+        let weights = self.weights.as_ref().map(|weights| weights.iter().take(rows).copied().collect());
+        Self { features, labels: self.labels.first(rows), file: self.file.clone(), columns: names, weights }
     }
 }
 
@@ -139,6 +145,10 @@ pub struct TrainingData {
     pub class_type: LabelType,
     /// What was chosen and done.
     pub preparation: PreparationReport,
+    /// The weights of the training rows, of mean 1, or `None` if all are the same.
+    pub row_weights: Option<Vec<f64>>,
+    /// The weights of the validation rows in the loss, or `None` if all are the same.
+    pub validation_weights: Option<Vec<f64>>,
 }
 
 impl TrainingData {
@@ -176,6 +186,9 @@ impl TrainingData {
         let training = complete_training.as_ref().unwrap_or(training);
         let validation = complete_validation.as_ref().or(validation);
         let all = training.dataset(&classes)?;
+        let row_weights = weights::of_training(training, &to_train).map_err(|e| training.fault(e))?;
+        let of = validation.unwrap_or(training);
+        let validation_weights = weights::of_validation(of, &to_validate, "validation").map_err(|e| of.fault(e))?;
         let training_set = select_rows(&all, &to_train)?;
         let validation_set = match validation {
             Some(given) => select_rows(&given.dataset(&classes)?, &to_validate)?,
@@ -216,7 +229,25 @@ impl TrainingData {
             columns: training.columns.clone(),
             class_type: training.labels.label_type(),
             preparation: report,
+            row_weights,
+            validation_weights,
         })
+    }
+
+    /// The share of each class among the training rows, counted by their weights.
+    pub fn class_shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.classes.len()];
+        for (row, &label) in self.training.labels().iter().enumerate() {
+            shares[label] += self.row_weights.as_ref().map_or(1.0, |weights| weights[row]);
+        }
+        let all: f64 = shares.iter().sum();
+        shares.iter().map(|share| share / all).collect()
+    }
+
+    /// Whether training rows have different weights. The server learns this, and nothing else
+    /// about them.
+    pub fn is_weighted(&self) -> bool {
+        self.row_weights.is_some()
     }
 
     /// The number of features of a row.
@@ -224,7 +255,7 @@ impl TrainingData {
         self.training.features().columns()
     }
 
-    /// A hash of all rows and classes. A training resumes only with the same rows.
+    /// A hash of all rows, classes and weights. A training resumes only with the same rows.
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for class in &self.classes {
@@ -237,6 +268,12 @@ impl TrainingData {
             }
             for &label in set.labels() {
                 hasher.update(&(label as u64).to_le_bytes());
+            }
+        }
+        for weights in [&self.row_weights, &self.validation_weights].into_iter().flatten() {
+            hasher.update(&(weights.len() as u64).to_le_bytes());
+            for weight in weights {
+                hasher.update(&weight.to_le_bytes());
             }
         }
         hasher.finalize().to_hex().to_string()
@@ -315,7 +352,7 @@ mod tests {
 
     fn labelled(labels: Vec<i64>) -> Labelled {
         let features = Matrix::from_fn(labels.len(), 3, |i, j| (i * i + j) as f64);
-        Labelled { features, labels: Labels::Integers(labels), file: String::new(), columns: None }
+        Labelled { features, labels: Labels::Integers(labels), file: String::new(), columns: None, weights: None }
     }
 
     fn unscaled() -> Preparation {

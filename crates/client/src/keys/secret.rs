@@ -2,7 +2,6 @@
 
 use super::Owner;
 use super::key_sets::ensure_set;
-use crate::layout::LayoutShape;
 use crate::project::{ReleaseBudget, Rotation, remove_if_there};
 use crate::training::{self, ProgressEvent};
 use crate::{Error, Layout, Project, Result};
@@ -129,8 +128,8 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Se
         report(ProgressEvent::Stranded(stranded));
     }
     let owner = load_or_create(project)?;
-    for &LayoutShape { batch, features, classes, range } in &rotation.shapes {
-        let layout = Layout::new(params(project)?, batch, features, classes, range)?;
+    for &shape in &rotation.shapes {
+        let layout = Layout::new(params(project)?, shape)?;
         ensure_set(project, &owner, &layout, report)?;
     }
     project.update(|s| s.rotation = None)?;

@@ -1,5 +1,6 @@
 use super::secret::SPENT_BUDGET;
 use super::*;
+use crate::layout::LayoutShape;
 use crate::project::{ReleaseBudget, Rotation};
 use crate::{Error, Layout, Project, rpc};
 use hetal_ckks::KeyId;
@@ -65,7 +66,8 @@ fn a_link_to_a_secret_that_is_away_stays() {
 }
 
 fn layout(project: &Project, features: usize) -> Layout {
-    Layout::new(params(project).unwrap(), 32, features, 3, 128.0).unwrap()
+    let shape = LayoutShape { batch: 32, features, classes: 3, range: 128.0, weighted: false };
+    Layout::new(params(project).unwrap(), shape).unwrap()
 }
 
 #[test]

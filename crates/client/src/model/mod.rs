@@ -2,7 +2,8 @@
 
 pub mod export;
 
-use crate::{Error, Result, project};
+use crate::data::WeightError;
+use crate::{Error, Result, TrainingData, project};
 use hetal_keys::Passphrase;
 use hetal_keys::locked_file::{self, FileLock};
 use hetal_learn::{Matrix, Normalisation, reference, softmax};
@@ -49,6 +50,42 @@ pub struct Model {
     /// The type of the classes. Models of earlier versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_type: Option<LabelType>,
+    /// What was subtracted from the biases, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<Prior>,
+}
+
+/// Logarithms of class shares that were subtracted from the biases of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prior {
+    /// The share of the logarithms that was subtracted.
+    pub share: f64,
+    /// What was subtracted from the bias of each class. The sum is 0.
+    pub shift: Vec<f64>,
+}
+
+impl Prior {
+    /// A share of the logarithms of class shares, or `None` for none.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the share is not between 0 and 1, or if a class has no rows that count.
+    pub fn new(share: f64, data: &TrainingData) -> Result<Option<Self>> {
+        // The comparison also refuses NaN.
+        if !(0.0..=1.0).contains(&share) {
+            return Err(WeightError::PriorShare { share }.into());
+        }
+        if share == 0.0 {
+            return Ok(None);
+        }
+        let shares = data.class_shares();
+        if let Some(class) = shares.iter().position(|&share| share <= 0.0) {
+            return Err(WeightError::NoPrior { class: data.classes[class].clone() }.into());
+        }
+        let logarithms: Vec<f64> = shares.into_iter().map(libm::log).collect();
+        let mean = logarithms.iter().sum::<f64>() / logarithms.len() as f64;
+        Ok(Some(Self { share, shift: logarithms.iter().map(|logarithm| share * (logarithm - mean)).collect() }))
+    }
 }
 
 /// How a classifier was trained.
@@ -92,6 +129,13 @@ pub struct Provenance {
     /// The id of the secret key it was trained under.
     #[serde(default)]
     pub key_id: Option<String>,
+    /// The factor of `|W|^2 / 2` in the loss, unless the server hides it. Models of earlier
+    /// versions have none.
+    #[serde(default)]
+    pub alpha: Option<f64>,
+    /// Whether the training rows had different weights.
+    #[serde(default)]
+    pub weighted: bool,
 }
 
 impl std::fmt::Debug for Model {
@@ -127,7 +171,14 @@ impl Model {
             extraction: None,
             columns: None,
             class_type: None,
+            prior: None,
         })
+    }
+
+    /// Subtracts the logarithms of class shares from the biases.
+    pub fn subtract(&mut self, prior: Prior) {
+        self.bias.iter_mut().zip(&prior.shift).for_each(|(bias, shift)| *bias -= shift);
+        self.prior = Some(prior);
     }
 
     /// Reads a model file without a lock.
@@ -168,6 +219,9 @@ impl Model {
             && self.weights.iter().all(|row| row.len() == features)
             && self.normalisation.is_for(features)
             && self.columns.as_ref().is_none_or(|names| names.len() == features)
+            && self.prior.as_ref().is_none_or(|prior| {
+                prior.shift.len() == self.bias.len() && prior.shift.iter().all(|shift| shift.is_finite())
+            })
             && self.weights.iter().flatten().chain(&self.bias).all(|w| w.is_finite())
     }
 
@@ -249,6 +303,8 @@ pub(crate) mod tests {
             job: "00".to_owned(),
             weights: "11".to_owned(),
             key_id: Some("22".to_owned()),
+            alpha: Some(0.0),
+            weighted: false,
         };
         let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
         Model::new("m", classes, &weights, normalisation, Some(1e-7), training).unwrap()
@@ -355,6 +411,34 @@ pub(crate) mod tests {
         model.save(&path, None).unwrap();
         assert!(!Model::is_locked(&path));
         assert_eq!(Model::open(&path, Some(&right)).unwrap(), model);
+    }
+
+    /// The biases of rare classes rise by half the logarithm of their share, and the file says so.
+    #[test]
+    fn a_prior_is_subtracted_from_the_biases() {
+        let labels = (0..40).map(|k| i64::from(k % 4 == 0)).collect();
+        let features = Matrix::from_fn(40, 4, |i, j| (i * i + j) as f64);
+        let (labels, file) = (hetal_tables::Labels::Integers(labels), String::new());
+        let rows = crate::Labelled { features, labels, file, columns: None, weights: None };
+        let data = TrainingData::new(&rows, None, &crate::data::Preparation::default()).unwrap();
+        let shares = data.class_shares();
+        assert!((shares[0] - 0.75).abs() < 0.01 && (shares[0] + shares[1] - 1.0).abs() < 1e-12, "{shares:?}");
+        let prior = Prior::new(0.5, &data).unwrap().unwrap();
+        let half = 0.5 * libm::log(shares[0] / shares[1]);
+        assert!((prior.shift[0] - prior.shift[1] - half).abs() < 1e-12);
+        assert!((prior.shift[0] + prior.shift[1]).abs() < 1e-12);
+        assert_eq!(Prior::new(0.0, &data).unwrap(), None);
+        for bad in [-0.1, 1.1, f64::NAN] {
+            assert!(Prior::new(bad, &data).is_err(), "{bad}");
+        }
+        let (before, prior) = (model(), Prior { share: 0.5, shift: vec![0.5, -0.25, -0.25] });
+        let mut after = before.clone();
+        after.subtract(prior);
+        assert_eq!((after.bias[0], after.bias[2]), (before.bias[0] - 0.5, before.bias[2] + 0.25));
+        let text = serde_json::to_string(&after).unwrap();
+        assert_eq!(serde_json::from_str::<Model>(&text).unwrap(), after);
+        after.prior = Some(Prior { share: 0.5, shift: vec![0.0] });
+        assert!(!after.is_whole());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Classification on a server: it sees neither the rows nor the weights.
 
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
-use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter};
+use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter, Rows};
 use crate::keys::{hex, random_name};
+use crate::layout::LayoutShape;
 use crate::model::require_finite;
 use crate::rpc::{BlobDigest, BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
 use crate::training::{self, ProgressEvent};
@@ -62,8 +63,14 @@ fn sent_logits(
     }
     let training = &model.training;
     // Queries use the circuit that the training started with.
-    let layout =
-        Layout::new(keys::params(project)?, training.batch, model.features(), model.classes.len(), training.range)?;
+    let shape = LayoutShape {
+        batch: training.batch,
+        features: model.features(),
+        classes: model.classes.len(),
+        range: training.range,
+        weighted: training.weighted,
+    };
+    let layout = Layout::new(keys::params(project)?, shape)?;
     let job = parse_job(model)?;
     require_job(remote, model, job)?;
     send_keys(project, remote, &training.job, report)?;
@@ -219,7 +226,8 @@ impl Query<'_> {
         let mut row_blobs = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
             report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
-            row_blobs.push(writer.write(&set, range.clone(), false, format!("query-{k:04}.ct"))?);
+            let rows = Rows { set: &set, with_labels: false, weights: None };
+            row_blobs.push(writer.write(rows, range.clone(), format!("query-{k:04}.ct"))?);
         }
         self.leftovers.blobs = row_blobs.iter().map(|row_blob| row_blob.blob.clone()).collect();
         project::write(&self.folder.join(LEFTOVERS), &self.leftovers)?;
@@ -237,7 +245,15 @@ impl Query<'_> {
         let outputs = self.wait(&job, report)?;
         let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
         let Self { remote, owner, layout, folder, .. } = &*self;
-        Outputs { remote, job: job.id, owner, layout, folder }.logits(&outputs, &rows, training.range)
+        let mut logits =
+            Outputs { remote, job: job.id, owner, layout, folder }.logits(&outputs, &rows, training.range)?;
+        // The encrypted weights are those before the prior was subtracted.
+        if let Some(prior) = &self.model.prior {
+            for row in 0..logits.rows() {
+                logits.row_mut(row).iter_mut().zip(&prior.shift).for_each(|(logit, shift)| *logit -= shift);
+            }
+        }
+        Ok(logits)
     }
 
     fn wait(&self, job: &JobInfo, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Vec<Output>> {

@@ -18,6 +18,8 @@ pub enum BlobKind {
     Batch,
     /// A row blob without labels, for validation rows and queries.
     Features,
+    /// A row blob with labels, times the weights of their rows, and then the weights.
+    WeightedBatch,
 }
 
 impl BlobKind {
@@ -26,6 +28,7 @@ impl BlobKind {
             Self::Keys => v1::BlobKind::Keys,
             Self::Batch => v1::BlobKind::Batch,
             Self::Features => v1::BlobKind::Features,
+            Self::WeightedBatch => v1::BlobKind::WeightedBatch,
         }
     }
 }
@@ -69,6 +72,8 @@ pub struct ServerLimits {
     pub batches: usize,
     /// The lowest and the highest learning rate, unless the operator hides them.
     pub rate: Option<(f64, f64)>,
+    /// The lowest and the highest factor of L2, unless the operator hides them.
+    pub alpha: Option<(f64, f64)>,
 }
 
 /// The hyper-parameters of a training. A server may hide those that are optional here.
@@ -90,6 +95,9 @@ pub struct HyperParameters {
     pub momentum: Option<Momentum>,
     /// The seed of the initial weights.
     pub seed: Option<u64>,
+    /// The factor of `|W|^2 / 2` in the loss.
+    #[serde(default)]
+    pub alpha: Option<f64>,
 }
 
 impl Offer {
@@ -115,6 +123,7 @@ impl Offer {
                 tenant_bytes: bounds.tenant_bytes_most,
                 batches: bounds.batches_most as usize,
                 rate: bounds.rate_least.zip(bounds.rate_most),
+                alpha: bounds.alpha_least.zip(bounds.alpha_most),
             },
         })
     }
@@ -128,10 +137,15 @@ impl Offer {
 impl HyperParameters {
     fn parse(message: Option<v1::Terms>) -> Result<Self> {
         let terms = message.ok_or_else(|| Error::protocol("it sent no hyper-parameters"))?;
-        if terms.batch == 0 || terms.max_epochs == 0 || !RANGES.contains(&terms.range) {
+        let is_alpha = |alpha: f64| alpha >= 0.0 && alpha.is_finite();
+        if terms.batch == 0
+            || terms.max_epochs == 0
+            || !RANGES.contains(&terms.range)
+            || !terms.alpha.is_none_or(is_alpha)
+        {
             return Err(Error::protocol(format!(
-                "it sent invalid hyper-parameters: batches of {} rows, {} epochs, range {}",
-                terms.batch, terms.max_epochs, terms.range
+                "it sent invalid hyper-parameters: batches of {} rows, {} epochs, range {}, alpha {:?}",
+                terms.batch, terms.max_epochs, terms.range, terms.alpha
             )));
         }
         let momentum = match terms.momentum() {
@@ -148,6 +162,7 @@ impl HyperParameters {
             lowering: terms.lowering,
             momentum,
             seed: terms.seed,
+            alpha: terms.alpha,
         })
     }
 }
@@ -184,6 +199,8 @@ pub struct TrainingRequest {
     pub validation: Vec<RowBlob>,
     /// The requested hyper-parameters.
     pub wishes: Wishes,
+    /// Whether rows have weights. Then the training rows are [`BlobKind::WeightedBatch`].
+    pub weighted: bool,
 }
 
 impl TrainingRequest {
@@ -207,7 +224,9 @@ impl TrainingRequest {
                 momentum: momentum.into(),
                 patience: number(self.wishes.patience),
                 max_epochs: number(self.wishes.max_epochs),
+                alpha: self.wishes.alpha,
             }),
+            weighted: self.weighted,
         }
     }
 }
@@ -268,6 +287,7 @@ impl UploadList {
                 v1::BlobKind::Keys => BlobKind::Keys,
                 v1::BlobKind::Batch => BlobKind::Batch,
                 v1::BlobKind::Features => BlobKind::Features,
+                v1::BlobKind::WeightedBatch => BlobKind::WeightedBatch,
                 v1::BlobKind::Unspecified => return Err(Error::protocol("it listed an upload without a kind")),
             };
             let name = BlobName::try_from(&upload.name[..]);

@@ -108,7 +108,7 @@ mod tests {
     fn data(rows: usize, columns: usize) -> TrainingData {
         let features = Matrix::from_fn(rows, columns, |i, j| libm::sin((i * (j + 2) + j * j) as f64));
         let labels = Labels::Integers((0..rows as i64).map(|i| i % 3).collect());
-        let rows = Labelled { features, labels, file: String::new(), columns: None };
+        let rows = Labelled { features, labels, file: String::new(), columns: None, weights: None };
         TrainingData::new(&rows, None, &Preparation::default()).unwrap()
     }
 

@@ -5,7 +5,7 @@ use super::judged::{BEST, BestEpoch};
 use super::record::JobRecord;
 use super::reference_check;
 use super::{ProgressEvent, Round, Trained, TrainingRun};
-use crate::model::Provenance;
+use crate::model::{Prior, Provenance};
 use crate::project::remove_if_there;
 use crate::rpc::{JobInfo, Output};
 use crate::{Error, Model, Result};
@@ -57,6 +57,9 @@ impl TrainingRun<'_> {
         model.extraction.clone_from(&self.options.extraction);
         model.columns.clone_from(&self.data.columns);
         model.class_type = Some(self.data.class_type);
+        if let Some(prior) = Prior::new(self.options.prior, self.data)? {
+            model.subtract(prior);
+        }
         let place = self.project.model(&self.options.name)?;
         model.save(&place, self.project.passphrase())?;
         (0..outputs.len()).try_for_each(|k| remove_if_there(&self.weights_file(k)))?;
@@ -118,10 +121,10 @@ impl TrainingRun<'_> {
             return Ok(None);
         }
         let terms = &record.terms;
-        let told = (terms.rate, terms.lowering, terms.momentum, terms.seed);
-        let (Some(rate), Some(lowering), Some(momentum), Some(seed)) = told else { return Ok(None) };
+        let told = (terms.rate, terms.lowering, terms.momentum, terms.seed, terms.alpha);
+        let (Some(rate), Some(lowering), Some(momentum), Some(seed), Some(alpha)) = told else { return Ok(None) };
         report(ProgressEvent::Checking);
-        let terms = reference_check::ReferenceConfig { batch: terms.batch, rate, lowering, momentum, seed };
+        let terms = reference_check::ReferenceConfig { batch: terms.batch, rate, lowering, momentum, seed, alpha };
         reference_check::train(self.data, &terms, &record.rounds, best)
     }
 
@@ -153,6 +156,8 @@ impl TrainingRun<'_> {
             job: job.id.to_string(),
             weights: output.blob.to_string(),
             key_id: Some(self.owner.key_id()),
+            alpha: terms.alpha,
+            weighted: self.data.is_weighted(),
         }
     }
 }

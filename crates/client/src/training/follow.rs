@@ -99,11 +99,11 @@ impl TrainingRun<'_> {
         }
         let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
         let logits = self.outputs(job).validation_logits(&validation.logits, &rows, range)?;
-        let labels = self.data.validation.labels();
+        let (labels, weights) = (self.data.validation.labels(), self.data.validation_weights.as_deref());
         // A copy, because the round counts only when it is on disk.
         let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
         let before = judge.best_epoch();
-        let judgement = judge.judge(&logits, labels)?;
+        let judgement = judge.judge_weighted(&logits, labels, weights)?;
         let best = judge.best_epoch();
         if let Some(epoch) = best.filter(|_| best != before) {
             self.best = BestEpoch::new(epoch, &logits);

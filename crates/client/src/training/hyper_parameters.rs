@@ -2,6 +2,7 @@
 
 use super::Options;
 use crate::data::TrainingData;
+use crate::layout::LayoutShape;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
 use crate::{Error, Layout, Project, Result, keys};
 use hetal_ckks::Params;
@@ -20,7 +21,12 @@ pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
 
 /// The hyper-parameters that follow from an offer and the owner's wishes. The server must answer
 /// with these.
-pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer, classes: usize) -> Result<HyperParameters> {
+pub(super) fn expected_hyper_parameters(
+    wishes: &Wishes,
+    offer: &Offer,
+    classes: usize,
+    weighted: bool,
+) -> Result<HyperParameters> {
     let defaults = &offer.defaults;
     let terms = HyperParameters {
         batch: wishes.batch.unwrap_or(defaults.batch),
@@ -29,7 +35,8 @@ pub(super) fn expected_hyper_parameters(wishes: &Wishes, offer: &Offer, classes:
         // A hidden hyper-parameter stays hidden.
         rate: defaults.rate.map(|rate| wishes.rate.unwrap_or(rate)),
         momentum: defaults.momentum.map(|momentum| wishes.momentum.unwrap_or(momentum)),
-        range: first_range(defaults.range, classes, false),
+        alpha: defaults.alpha.map(|alpha| wishes.alpha.unwrap_or(alpha)),
+        range: first_range(defaults.range, classes, weighted),
         ..defaults.clone()
     };
     let unasked = |wish: Option<usize>, value: usize, most: usize| wish.is_none() && value > most;
@@ -55,8 +62,10 @@ pub(super) fn agree_on_layout(
     }
     let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
-    expected_hyper_parameters(&wishes, offer, data.classes.len())?;
-    let layout = Layout::new(params, batch, data.features(), data.classes.len(), offer.defaults.range)?;
+    let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
+    expected_hyper_parameters(&wishes, offer, classes, weighted)?;
+    let shape = LayoutShape { batch, features, classes, range: offer.defaults.range, weighted };
+    let layout = Layout::new(params, shape)?;
     Ok((layout, wishes))
 }
 
@@ -105,6 +114,7 @@ mod tests {
             lowering: Some(0.5),
             momentum: Some(Momentum::Nesterov),
             seed: Some(0),
+            alpha: Some(0.0),
         };
         Offer { defaults, ..Offer::default() }
     }
@@ -112,23 +122,25 @@ mod tests {
     #[test]
     fn terms_are_the_offer_with_the_wishes() {
         let wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(7), ..Wishes::default() };
-        let terms = expected_hyper_parameters(&wishes, &offer(), 3).unwrap();
+        let terms = expected_hyper_parameters(&wishes, &offer(), 3, false).unwrap();
         let expected = HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
         assert_eq!(terms, expected);
+        let l2 = expected_hyper_parameters(&Wishes { alpha: Some(0.1), ..wishes.clone() }, &offer(), 3, false).unwrap();
+        assert_eq!(l2, HyperParameters { alpha: Some(0.1), ..expected });
         let mut hiding = offer();
         (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
-        assert_eq!(expected_hyper_parameters(&wishes, &hiding, 3).unwrap().rate, None);
+        assert_eq!(expected_hyper_parameters(&wishes, &hiding, 3, false).unwrap().rate, None);
     }
 
     #[test]
     fn endless_defaults_are_not_taken_without_a_word() {
         let mut endless = offer();
         endless.defaults.max_epochs = 100_000;
-        let refused = expected_hyper_parameters(&Wishes::default(), &endless, 3);
+        let refused = expected_hyper_parameters(&Wishes::default(), &endless, 3, false);
         assert!(matches!(refused, Err(Error::TooManyEpochs { epochs: 100_000, .. })), "{refused:?}");
         let asked = Wishes { max_epochs: Some(1000), ..Wishes::default() };
-        assert_eq!(expected_hyper_parameters(&asked, &endless, 3).unwrap().max_epochs, 1000);
+        assert_eq!(expected_hyper_parameters(&asked, &endless, 3, false).unwrap().max_epochs, 1000);
         endless.defaults = HyperParameters { patience: 1000, ..offer().defaults };
-        assert!(expected_hyper_parameters(&Wishes::default(), &endless, 3).is_err());
+        assert!(expected_hyper_parameters(&Wishes::default(), &endless, 3, false).is_err());
     }
 }

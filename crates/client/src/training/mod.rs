@@ -39,6 +39,7 @@ pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trai
 use crate::ciphertexts::RowBlobFile;
 use crate::ciphertexts::row_blobs::parse_blob_name;
 use crate::keys::random_name;
+use crate::model::Prior;
 use crate::project::{self, KeySet, OpenJob};
 use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, rpc};
@@ -79,6 +80,8 @@ impl<'a> TrainingRun<'a> {
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let began = Instant::now();
+        // What is wrong with it is said before anything is encrypted.
+        Prior::new(options.prior, data)?;
         let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
         let folder = project.job(&options.name)?;
         let before = existing_record(&folder, options)?;
@@ -172,7 +175,8 @@ impl<'a> TrainingRun<'a> {
     /// Requests the job. The same request returns the same job.
     fn request_job(&mut self) -> Result<JobInfo> {
         if self.record.job.is_none() {
-            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), self.data.classes.len())?;
+            let (classes, weighted) = (self.data.classes.len(), self.data.is_weighted());
+            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), classes, weighted)?;
             self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
             // The request is on disk before it is sent, so that a repeated request makes no second
             // job.
@@ -188,6 +192,7 @@ impl<'a> TrainingRun<'a> {
             batches: self.record.batches.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
             validation: self.record.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
             wishes: self.record.wishes.clone(),
+            weighted: self.data.is_weighted(),
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
         let record = self.job_record()?;
@@ -285,7 +290,7 @@ fn resumed(
         project::write(&folder.join("job.json"), &record)?;
         return Err(Error::JudgedLogitsLost { path: folder.join(judged::BEST) });
     };
-    Ok((record.resume(remote, options, data.classes.len())?, best))
+    Ok((record.resume(remote, options, data)?, best))
 }
 
 /// Cancels the jobs of a training that starts anew and removes its files.

@@ -22,6 +22,9 @@ pub struct Options {
     /// Whether to return an error when the server's GPU fails, instead of waiting until it works
     /// again.
     pub leave_resting: bool,
+    /// The share of the logarithm of each class's prior that is subtracted from its bias, from 0 to
+    /// 1. Rare classes are then predicted more often.
+    pub prior: f64,
     /// The manifest of the feature extraction, which is stored in the model file.
     pub extraction: Option<serde_json::Value>,
 }
@@ -37,6 +40,7 @@ impl Options {
             fresh_keys: false,
             verdict_delay: rpc::VERDICT_DELAY,
             leave_resting: false,
+            prior: 0.0,
             extraction: None,
         }
     }

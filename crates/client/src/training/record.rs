@@ -3,7 +3,7 @@
 use super::hyper_parameters::expected_hyper_parameters;
 use super::judged::BEST;
 use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
-use crate::ciphertexts::{RowBlobFile, RowBlobWriter, row_blobs};
+use crate::ciphertexts::{RowBlobFile, RowBlobWriter, Rows, row_blobs};
 use crate::keys::hex;
 use crate::project::OpenJob;
 use crate::project::{KeySet, io_error, remove_if_there};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The record of a training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -126,16 +126,17 @@ impl TrainingRecord {
         let all = training.len() + validation.len();
         let writer = RowBlobWriter { owner, layout, folder };
         let mut done = 0;
-        let mut encrypt = |set, rows, with_labels, name: &str| -> Result<RowBlobFile> {
+        let mut encrypt = |of: Rows<'_>, rows, name: &str| -> Result<RowBlobFile> {
             cancellation.check()?;
             report(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
             done += 1;
-            writer.write(set, rows, with_labels, file)
+            writer.write(of, rows, file)
         };
-        let batches = training.into_iter().map(|r| encrypt(&data.training, r, true, "batch")).collect::<Result<_>>()?;
+        let [to_train, to_validate] = rows_to_send(data);
+        let batches = training.into_iter().map(|r| encrypt(to_train, r, "batch")).collect::<Result<_>>()?;
         let validation =
-            validation.into_iter().map(|r| encrypt(&data.validation, r, false, "validation")).collect::<Result<_>>()?;
+            validation.into_iter().map(|r| encrypt(to_validate, r, "validation")).collect::<Result<_>>()?;
         report(ProgressEvent::Encrypting { done: all, total: all });
         Ok(Self {
             version: VERSION,
@@ -170,7 +171,7 @@ impl TrainingRecord {
     /// Resumes the training. A finished training starts again with the rows that are encrypted
     /// already. If its server was hostile, a training continues only with another server, or with
     /// `replace`.
-    pub fn resume(mut self, remote: &Remote, options: &Options, classes: usize) -> Result<Self> {
+    pub fn resume(mut self, remote: &Remote, options: &Options, data: &TrainingData) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
             return Ok(Self { job: None, sent: SentBytes::default(), seconds, finished: false, ..self });
@@ -186,7 +187,8 @@ impl TrainingRecord {
             // with hyper-parameters of its own.
             None if moved => {
                 job.server = remote.server().to_owned();
-                job.terms = expected_hyper_parameters(&self.wishes, remote.offer(), classes)?;
+                job.terms =
+                    expected_hyper_parameters(&self.wishes, remote.offer(), data.classes.len(), data.is_weighted())?;
             }
             None => {}
         }
@@ -217,6 +219,15 @@ impl TrainingRecord {
     pub fn row_bytes(&self) -> u64 {
         self.batches.iter().chain(&self.validation).map(|row_blob| row_blob.bytes).sum()
     }
+}
+
+/// The rows that are trained on, and those that are validated with.
+pub(super) fn rows_to_send(data: &TrainingData) -> [Rows<'_>; 2] {
+    [
+        Rows { set: &data.training, with_labels: true, weights: data.row_weights.as_deref() },
+        // The owner judges validation rows, so their labels and weights stay here.
+        Rows { set: &data.validation, with_labels: false, weights: None },
+    ]
 }
 
 /// Removes the files of a training that is replaced. The record is removed first, so that it never

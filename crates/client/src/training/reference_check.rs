@@ -21,6 +21,8 @@ pub struct ReferenceConfig {
     pub momentum: Momentum,
     /// The seed of the initial weights.
     pub seed: u64,
+    /// The factor of `|W|^2 / 2` in the loss.
+    pub alpha: f64,
 }
 
 /// Trains without encryption under the verdicts that were given. Returns the weights at the end of
@@ -33,8 +35,11 @@ pub fn train(data: &TrainingData, config: &ReferenceConfig, rounds: &[Round], ep
         let start = model.clone();
         for rows in set.batches(config.batch)? {
             let labels = &set.labels()[rows.clone()];
-            model.step(&set.features().slice(rows), labels, StepSize::of(rate), softmax::exact)?;
+            let weights = data.row_weights.as_ref().map(|weights| &weights[rows.clone()]);
+            let size = StepSize { rate, alpha: config.alpha };
+            model.weighted_step(&set.features().slice(rows), labels, weights, size, softmax::exact)?;
         }
+        model.prepare_for_judgement();
         match round.verdict {
             Verdict::Continue | Verdict::Stop => accepted += usize::from(round.accepted),
             Verdict::LowerRate => (model, rate) = (start, rate * config.lowering),

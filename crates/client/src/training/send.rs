@@ -5,6 +5,7 @@
 //! written, its rows are encrypted again, under new seeds and as another blob.
 
 use super::judged::BestEpoch;
+use super::record::rows_to_send;
 use super::{JobRecord, ProgressEvent, TrainingRecord, TrainingRun, abandoned, records};
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter};
@@ -56,6 +57,7 @@ impl TrainingRun<'_> {
     fn send_rows(&self, index: RowBlobIndex, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
         let row_blob = self.row_blob(index);
         let kind = match index {
+            RowBlobIndex::Batch(_) if self.data.is_weighted() => BlobKind::WeightedBatch,
             RowBlobIndex::Batch(_) => BlobKind::Batch,
             RowBlobIndex::Validation(_) => BlobKind::Features,
         };
@@ -66,13 +68,12 @@ impl TrainingRun<'_> {
     /// Encrypts rows again whose file is lost. The seeds are new, so the blob is another one, and
     /// so is the job.
     fn encrypt_again(&mut self, index: RowBlobIndex) -> Result<()> {
-        let (set, rows, with_labels) = match index {
-            RowBlobIndex::Batch(k) => {
-                (&self.data.training, self.layout.pieces(self.data.training.rows()).get(k).cloned(), true)
-            }
+        let [to_train, to_validate] = rows_to_send(self.data);
+        let (of, rows) = match index {
+            RowBlobIndex::Batch(k) => (to_train, self.layout.pieces(self.data.training.rows()).get(k).cloned()),
             RowBlobIndex::Validation(k) => {
                 let ranges = row_blobs::ranges(self.data.validation.rows(), self.layout.geometry().rows());
-                (&self.data.validation, ranges.get(k).cloned(), false)
+                (to_validate, ranges.get(k).cloned())
             }
         };
         let known = self.row_blob(index);
@@ -81,7 +82,7 @@ impl TrainingRun<'_> {
         let file = known.file.clone();
         self.leave_job()?;
         let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
-        let written = writer.write(set, rows, with_labels, file)?;
+        let written = writer.write(of, rows, file)?;
         match index {
             RowBlobIndex::Batch(k) => self.record.batches[k] = written,
             RowBlobIndex::Validation(k) => self.record.validation[k] = written,

@@ -144,6 +144,7 @@ fn defaults() -> v1::Terms {
         lowering: Some(0.5),
         momentum: v1::Momentum::Nesterov.into(),
         seed: Some(0),
+        alpha: Some(0.0),
     }
 }
 
@@ -215,7 +216,8 @@ impl Server {
     /// Exact weights after an epoch.
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
-        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum: Momentum::Nesterov, seed: 0 };
+        let (momentum, seed, alpha) = (Momentum::Nesterov, 0, 0.0);
+        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum, seed, alpha };
         reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 

@@ -3,7 +3,7 @@
 
 use crate::compute::executor::Executor;
 use crate::jobs::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeysCache, describe_key_error};
-use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, batch_len, blocks_len, levels_beside_features};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
 use crate::{Error, Result};
@@ -173,15 +173,16 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.circuit.pieces_of(batch, sent)
     }
 
-    /// Reads feature blocks and labels, and computes all row-shifted versions.
+    /// Reads feature blocks, labels and weights of rows, and computes all row-shifted versions.
     fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch> {
-        let size = blocks_len(&self.params, &self.circuit) + labels_len(&self.params, &self.circuit);
-        let level_plan = self.circuit.level_plan();
+        let (size, level_plan) = (batch_len(&self.params, &self.circuit), self.circuit.level_plan());
         let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
-        levels.push(level_plan.labels());
+        levels.extend(levels_beside_features(&self.circuit));
         let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
+        let row_weights = if level_plan.is_weighted() { blocks.pop() } else { None };
         let labels = blocks.pop().ok_or_else(|| Error::failed("the batch has no labels"))?;
-        self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))
+        let batch = self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))?;
+        Ok(Batch { row_weights, ..batch })
     }
 
     /// Reads feature blocks, and computes all row-shifted versions.

@@ -225,7 +225,8 @@ fn plan(
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
     for graphs in [true, false] {
-        let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces };
+        let decays = training.agreement.alpha != 0.0;
+        let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces, decays };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
         let estimate = MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed)?.from_disk();
         if let Some(kept) = estimate.resident(batches, free) {

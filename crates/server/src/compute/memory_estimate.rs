@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// dry run.
 const MARGIN: usize = 32;
 
+/// Any alpha takes the same memory.
+const SOME_ALPHA: f64 = 0.01;
+
 /// An estimate in bytes of GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
@@ -22,7 +25,7 @@ pub struct MemoryEstimate {
     pub fixed: usize,
     /// One batch as uploaded.
     pub upload: usize,
-    /// The row-shifted versions of one batch, with its labels.
+    /// The row-shifted versions of one batch, with its labels and weights of rows.
     pub versions: usize,
 }
 
@@ -40,6 +43,8 @@ pub struct DryRun<'a> {
     pub graphs: bool,
     /// Pieces of a batch.
     pub pieces: usize,
+    /// Whether L2 shrinks the weights.
+    pub decays: bool,
 }
 
 /// A failed dry run: the circuit does not fit the parameter set.
@@ -56,7 +61,7 @@ impl MemoryEstimate {
         run: &DryRun<'_>,
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
     ) -> Result<Self, Problem> {
-        let &DryRun { params, keys, bounds, steps, graphs, pieces } = run;
+        let &DryRun { params, keys, bounds, steps, graphs, pieces, decays } = run;
         let gpu = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special())?);
         if !graphs {
             gpu.use_graphs(false);
@@ -71,15 +76,16 @@ impl MemoryEstimate {
         let held = CachedBatch::Raw(EncryptedPiece {
             features,
             labels: seal(level_plan.labels())?,
-            row_weights: None,
+            row_weights: level_plan.is_weighted().then(|| seal(level_plan.row_weights())).transpose()?,
             rows: g.rows(),
         });
         let weights = (0..g.parts()).map(|_| seal(level_plan.weights())).collect::<Result<_, Problem>>()?;
         let mut model = ModelState::new(weights, Momentum::Nesterov);
         // The second piece runs while the gradient of the first is in memory.
         let pieces = pieces.clamp(1, 2);
+        let size = StepSize { rate: 1.0, alpha: if decays { SOME_ALPHA } else { 0.0 } };
         for _ in 0..2 {
-            let mut step = trainer.begin(&model, pieces * g.rows(), StepSize::of(1.0));
+            let mut step = trainer.begin(&model, pieces * g.rows(), size);
             for _ in 0..pieces {
                 step.add(&engine, &*held.ready(&engine, &trainer)?, &mut |_| {})?;
             }
@@ -115,9 +121,10 @@ impl MemoryEstimate {
 /// Bytes of one batch as uploaded, and with its versions.
 fn batch_bytes(gpu: &CudaBackend, params: &Params, g: &Geometry, level_plan: LevelPlan) -> (usize, usize) {
     let ciphertexts = |count: usize, level| gpu.device_bytes_of(2 * count, params.limbs(level));
-    let labels = ciphertexts(1, level_plan.labels());
-    let upload = ciphertexts(g.blocks(), level_plan.fresh_features()) + labels;
-    (upload, ciphertexts(g.blocks() * g.padded_classes(), level_plan.features()) + labels)
+    let weights = if level_plan.is_weighted() { ciphertexts(1, level_plan.row_weights()) } else { 0 };
+    let beside = ciphertexts(1, level_plan.labels()) + weights;
+    let upload = ciphertexts(g.blocks(), level_plan.fresh_features()) + beside;
+    (upload, ciphertexts(g.blocks() * g.padded_classes(), level_plan.features()) + beside)
 }
 
 /// Keys of the right size without content.

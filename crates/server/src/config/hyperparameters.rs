@@ -13,6 +13,7 @@ struct Table {
     defaults: Defaults,
     batch: Option<(usize, usize)>,
     rate: Option<(f64, f64)>,
+    alpha: Option<(f64, f64)>,
     patience: Option<usize>,
     max_epochs: Option<usize>,
     hide_rate: Option<bool>,
@@ -30,6 +31,7 @@ struct Defaults {
     max_epochs: Option<usize>,
     range: Option<f64>,
     seed: Option<u64>,
+    alpha: Option<f64>,
 }
 
 /// Reads the table.
@@ -46,10 +48,12 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
             max_epochs: given.max_epochs.unwrap_or(defaults.max_epochs),
             range: given.range.unwrap_or(defaults.range),
             seed: given.seed.unwrap_or(defaults.seed),
+            alpha: given.alpha.unwrap_or(defaults.alpha),
             ..defaults
         },
         batch: table.batch.unwrap_or(otherwise.batch),
         rate: table.rate.unwrap_or(otherwise.rate),
+        alpha: table.alpha.unwrap_or(otherwise.alpha),
         patience: table.patience.unwrap_or(otherwise.patience),
         max_epochs: table.max_epochs.unwrap_or(otherwise.max_epochs),
         hide_rate: table.hide_rate.unwrap_or(otherwise.hide_rate),
@@ -82,6 +86,8 @@ mod tests {
     fn missing_keys_keep_their_defaults() {
         let parse = |text: &str| Config::parse(text).unwrap().hyperparameters;
         assert_eq!(parse("[hyperparameters]\n"), AgreementLimits::default());
+        let limits = parse("[hyperparameters]\nalpha = [0.0, 0.01]\n[hyperparameters.defaults]\nalpha = 1e-3\n");
+        assert_eq!((limits.alpha, limits.defaults.alpha), ((0.0, 0.01), 1e-3));
         let expected = AgreementLimits { patience: 4, ..AgreementLimits::default() };
         assert_eq!(parse("[hyperparameters]\npatience = 4\n"), expected);
         let limits = parse("[hyperparameters.defaults]\nrange = 512.0\nmomentum = \"None\"\n");
@@ -105,5 +111,8 @@ mod tests {
         assert!(refused(|limits| limits.defaults.lowering = 1.5).contains("lowering"));
         assert!(refused(|limits| limits.defaults.batch = 4096).contains("batch"));
         assert!(refused(|limits| limits.rate = (2.0, 8.0)).contains("learning rate"));
+        assert!(refused(|limits| limits.alpha = (0.1, 0.2)).contains("alpha"));
+        assert!(refused(|limits| limits.defaults.alpha = f64::NAN).contains("alpha"));
+        assert!(refused(|limits| limits.defaults.alpha = 0.9).contains("alpha"));
     }
 }

@@ -51,6 +51,8 @@ struct Shape {
     features: usize,
     classes: usize,
     range_bits: u64,
+    weighted: bool,
+    decays: bool,
 }
 
 impl RequiredKeysCache {
@@ -71,6 +73,8 @@ impl RequiredKeysCache {
             features: training.features,
             classes: training.classes,
             range_bits: training.agreement.range.to_bits(),
+            weighted: training.agreement.weighted,
+            decays: training.agreement.alpha != 0.0,
         };
         let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<RequiredKeys>)>>| {
             kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
@@ -79,7 +83,8 @@ impl RequiredKeysCache {
             return Ok(needs);
         }
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
-        let needs = Arc::new(RequiredKeys { keys: encrypted::keys(params, &keys), bounds: keys.bounds });
+        let bounds = Circuit::bounds(&keys, training.agreement.alpha);
+        let needs = Arc::new(RequiredKeys { keys: encrypted::keys(params, &keys), bounds });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {
             return Ok(needs);

@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_ckks::bytes::seeded_ciphertext_len;
 use hetal_learn::agreement::CIRCUIT_VERSION;
-use hetal_learn::{Agreement, Circuit};
+use hetal_learn::{Agreement, Circuit, LevelPlan};
 use hetal_wire::{BlobName, JobId};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct TrainingSpec {
     /// The key set.
     #[serde(with = "text")]
     pub keys: BlobName,
-    /// Row blobs with feature blocks and labels.
+    /// Row blobs with feature blocks and labels, and with weights of rows if the agreement says so.
     pub batches: Vec<RowBlob>,
     /// Row blobs with feature blocks.
     pub validation: Vec<RowBlob>,
@@ -110,11 +110,13 @@ impl TrainingSpec {
 
     /// The circuit for the shape of the training.
     pub fn circuit(&self, params: &Params) -> Result<Circuit> {
-        let Agreement { batch, range, .. } = self.agreement;
+        let Agreement { batch, range, weighted, .. } = self.agreement;
         if !self.has_current_circuit() {
             return Err(Error::invalid("the training was begun by another version of hetal: train again"));
         }
-        Circuit::new(params.slots(), batch, self.features, self.classes, range).map_err(Error::invalid)
+        let level_plan = LevelPlan::of(weighted);
+        Circuit::with_plan(params.slots(), batch, self.features, self.classes, range, level_plan)
+            .map_err(Error::invalid)
     }
 }
 
@@ -124,9 +126,16 @@ pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
     circuit.geometry().blocks() as u64 * seeded_ciphertext_len(params, limbs)
 }
 
-/// Bytes of the labels at the end of a row blob.
-pub fn labels_len(params: &Params, circuit: &Circuit) -> u64 {
-    seeded_ciphertext_len(params, params.limbs(circuit.level_plan().labels()))
+/// Bytes of a row blob with labels, and with the weights of its rows if rows have weights.
+pub fn batch_len(params: &Params, circuit: &Circuit) -> u64 {
+    let beside = levels_beside_features(circuit);
+    blocks_len(params, circuit) + beside.map(|level| seeded_ciphertext_len(params, params.limbs(level))).sum::<u64>()
+}
+
+/// The levels of the labels at the end of a row blob, and of the weights of rows if there are any.
+pub fn levels_beside_features(circuit: &Circuit) -> impl Iterator<Item = usize> + use<> {
+    let plan = circuit.level_plan();
+    std::iter::once(plan.labels()).chain(plan.is_weighted().then(|| plan.row_weights()))
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Validation of requests: a client's request becomes a job spec or an error.
 
 use super::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeys, RequiredKeysCache};
-use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, blocks_len, labels_len};
+use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, batch_len, blocks_len};
 use crate::compute::param_registry::ParamRegistry;
 use crate::store::state::{BlobKind, EventLimit, State};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_ckks::bytes;
+use hetal_learn::agreement::DECAY;
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, AgreementLimits, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
@@ -51,17 +52,19 @@ impl RequestValidator<'_> {
             keys: blob_name(&message.keys)?,
             batches: row_blobs(&message.batches)?,
             validation: row_blobs(&message.validation)?,
-            agreement: self.agreement(message.wishes.as_ref())?.for_classes(message.classes as usize),
+            agreement: Agreement { weighted: message.weighted, ..self.agreement(message.wishes.as_ref())? }
+                .for_classes(message.classes as usize),
         };
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
         }
         check_distinct(training.batches.iter().chain(&training.validation))?;
         let circuit = training.circuit(&params)?;
-        let (blocks, labels) = (blocks_len(&params, &circuit), labels_len(&params, &circuit));
+        let (blocks, whole) = (blocks_len(&params, &circuit), batch_len(&params, &circuit));
         let geometry = circuit.geometry();
         let batch = training.agreement.batch;
-        self.row_blobs(&training.batches, BlobKind::Batch, blocks + labels, batch.min(geometry.rows()))?;
+        let kind = if message.weighted { BlobKind::WeightedBatch } else { BlobKind::Batch };
+        self.row_blobs(&training.batches, kind, whole, batch.min(geometry.rows()))?;
         let uploaded = training.batches.len();
         for number in 0..circuit.batches(uploaded) {
             let rows: usize =
@@ -125,11 +128,15 @@ impl RequestValidator<'_> {
             momentum,
             patience: message.patience.map(|n| n as usize),
             max_epochs: message.max_epochs.map(|n| n as usize),
+            alpha: message.alpha,
         };
         self.limits.agree(&wishes).map_err(|error| match error {
             // The bounds would reveal hidden hyper-parameters.
             hetal_learn::Error::NotAllowed { what: "a learning rate", asked, .. } if self.hide => {
                 Error::invalid(format!("a learning rate of {asked} is not allowed by this server"))
+            }
+            hetal_learn::Error::NotAllowed { what: "an alpha" | DECAY, .. } if self.hide => {
+                Error::invalid("this alpha is not allowed by this server with its learning rate: ask for a smaller one")
             }
             error => Error::invalid(error),
         })

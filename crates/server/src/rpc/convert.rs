@@ -28,6 +28,8 @@ impl Service {
                 batches_most: bounds.batches as u32,
                 rate_least: shown(limits.rate.0),
                 rate_most: shown(limits.rate.1),
+                alpha_least: shown(limits.alpha.0),
+                alpha_most: shown(limits.alpha.1),
             }),
         }
     }
@@ -50,6 +52,7 @@ impl Service {
             lowering: (!hide).then_some(agreement.lowering),
             momentum: momentum.into(),
             seed: (!hide).then_some(agreement.seed),
+            alpha: (!hide).then_some(agreement.alpha),
         }
     }
 

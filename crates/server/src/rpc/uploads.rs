@@ -84,6 +84,7 @@ impl Service {
             v1::BlobKind::Keys => BlobKind::Keys,
             v1::BlobKind::Batch => BlobKind::Batch,
             v1::BlobKind::Features => BlobKind::Features,
+            v1::BlobKind::WeightedBatch => BlobKind::WeightedBatch,
             v1::BlobKind::Unspecified => return Err(Error::invalid("the request has no blob kind")),
         };
         let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
@@ -99,6 +100,7 @@ impl Service {
                 BlobKind::Keys => v1::BlobKind::Keys,
                 BlobKind::Batch => v1::BlobKind::Batch,
                 BlobKind::Features => v1::BlobKind::Features,
+                BlobKind::WeightedBatch => v1::BlobKind::WeightedBatch,
             }
             .into(),
             size: upload.size,
@@ -114,7 +116,7 @@ impl Service {
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
         let kind = match upload.kind {
             BlobKind::Keys => ObjectKind::KeySet,
-            BlobKind::Batch | BlobKind::Features => ObjectKind::SeededCiphertext,
+            BlobKind::Batch | BlobKind::Features | BlobKind::WeightedBatch => ObjectKind::SeededCiphertext,
         };
         let header = Header::parse(start, kind).map_err(Error::invalid)?;
         self.core.param_sets.by_id(&header.params).map(|_| ())

@@ -10,8 +10,8 @@ use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, Train
 use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{Ended, EngineHost, drive};
-use hetal_learn::trainer::Trainer;
-use hetal_learn::{Agreement, AgreementLimits, Circuit, Matrix, Session, Verdict, Wishes, packing};
+use hetal_learn::trainer::{Batch, Trainer};
+use hetal_learn::{Agreement, AgreementLimits, Circuit, LevelPlan, Matrix, Session, Verdict, Wishes, packing};
 use hetal_ring::{Basis, Poly, RnsRing};
 use hetal_server::authority_path;
 use hetal_server::config::EngineChoice;
@@ -40,6 +40,9 @@ pub struct Owner {
     pub circuit: Circuit,
     folder: TempDir,
     pub rows: [usize; 2],
+    /// The strength of L2 that it asks for.
+    alpha: Option<f64>,
+    reference: OnceLock<Vec<(usize, BlobName)>>,
 }
 
 /// The owner that all tests of a binary share, because keys take a while.
@@ -52,18 +55,21 @@ pub fn wishes() -> Wishes {
     Wishes { batch: Some(BATCH), rate: Some(1.0), patience: Some(1), max_epochs: Some(6), ..Wishes::default() }
 }
 
-pub fn agreement() -> Agreement {
-    AgreementLimits::default().agree(&wishes()).unwrap()
-}
-
 impl Owner {
     pub fn new(label: u64) -> Self {
+        Self::with(label, LevelPlan::lowest(), None)
+    }
+
+    /// An owner whose rows have weights, or not, and who may ask for L2.
+    pub fn with(label: u64, level_plan: LevelPlan, alpha: Option<f64>) -> Self {
         let client = TestOwner::new("insecure-toy11", label);
-        let circuit = Circuit::new(client.params.slots(), BATCH, FEATURES, CLASSES, 32.0).unwrap();
+        let slots = client.params.slots();
+        let circuit = Circuit::with_plan(slots, BATCH, FEATURES, CLASSES, 32.0, level_plan).unwrap();
         let mut keys = EvaluationKeys::default();
         let needs = circuit.keys(client.params.top_level()).unwrap();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
-        let owner = Self { client, circuit, folder: TempDir::new(), rows: [64, 50] };
+        let (folder, reference) = (TempDir::new(), OnceLock::new());
+        let owner = Self { client, circuit, folder, rows: [64, 50], alpha, reference };
         let mut file = std::fs::File::create(owner.path("keys")).unwrap();
         bytes::write_key_set(&owner.client.codec(), &keys, &mut file).unwrap();
         let mut state = label;
@@ -82,6 +88,19 @@ impl Owner {
         owner
     }
 
+    pub fn is_weighted(&self) -> bool {
+        self.circuit.level_plan().is_weighted()
+    }
+
+    pub fn wishes(&self) -> Wishes {
+        Wishes { alpha: self.alpha, ..wishes() }
+    }
+
+    fn agreement(&self) -> Agreement {
+        let agreement = AgreementLimits::default().agree(&self.wishes()).unwrap();
+        Agreement { weighted: self.is_weighted(), ..agreement }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -93,8 +112,14 @@ impl Owner {
             codec.write(&self.client.encrypt_seeded(&block, level_plan.fresh_features()), &mut bytes).unwrap();
         }
         if let Some(labels) = labels {
-            let labels = packing::labels(g, labels).unwrap();
+            let weights: Vec<f64> = (0..labels.len()).map(|i| 0.25 * (i % 9) as f64).collect();
+            let weights = self.is_weighted().then_some(&weights[..]);
+            let labels = packing::weighted_labels(g, labels, weights).unwrap();
             codec.write(&self.client.encrypt_seeded(&labels, level_plan.labels()), &mut bytes).unwrap();
+            if let Some(weights) = weights {
+                let weights = packing::row_weights(g, weights).unwrap();
+                codec.write(&self.client.encrypt_seeded(&weights, level_plan.row_weights()), &mut bytes).unwrap();
+            }
         }
         std::fs::write(self.path(name), bytes).unwrap();
     }
@@ -103,17 +128,16 @@ impl Owner {
     pub fn upload(&self, remote: &Remote) -> TrainingRequest {
         let send = |kind, name: &str| remote.upload(kind, &self.path(name), &mut |_, _| {}).unwrap().name;
         let batch = |kind, name, rows| RowBlob { blob: send(kind, name), rows };
+        let kind = if self.is_weighted() { BlobKind::WeightedBatch } else { BlobKind::Batch };
         TrainingRequest {
             set: *self.client.params.id(),
             features: FEATURES,
             classes: CLASSES,
             keys: send(BlobKind::Keys, "keys"),
-            batches: vec![
-                batch(BlobKind::Batch, "batch0", self.rows[0]),
-                batch(BlobKind::Batch, "batch1", self.rows[1]),
-            ],
+            batches: vec![batch(kind, "batch0", self.rows[0]), batch(kind, "batch1", self.rows[1])],
             validation: vec![batch(BlobKind::Features, "validation", VALIDATION)],
-            wishes: wishes(),
+            wishes: self.wishes(),
+            weighted: self.is_weighted(),
         }
     }
 
@@ -137,16 +161,16 @@ impl Owner {
 
     /// What the server would compute, in this process and without blobs, state or network: epochs
     /// and names of the weights.
-    pub fn reference(&self) -> &'static [(usize, BlobName)] {
-        static REFERENCE: OnceLock<Vec<(usize, BlobName)>> = OnceLock::new();
-        REFERENCE.get_or_init(|| self.train_here())
+    pub fn reference(&self) -> &[(usize, BlobName)] {
+        self.reference.get_or_init(|| self.train_here())
     }
 
     fn train_here(&self) -> Vec<(usize, BlobName)> {
         let (params, codec) = (&self.client.params, self.client.codec());
         let keys = bytes::read_key_set(&codec, &mut &std::fs::read(self.path("keys")).unwrap()[..]).unwrap();
         let evaluator = Evaluator::new(params.clone(), self.client.ring.clone());
-        let bounds = self.circuit.keys(params.top_level()).unwrap().bounds;
+        let agreement = self.agreement();
+        let bounds = Circuit::bounds(&self.circuit.keys(params.top_level()).unwrap(), agreement.alpha);
         let bootstrapper = Bootstrapper::new(&evaluator, &bounds).unwrap();
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         let trainers: Vec<(f64, Trainer<Encrypted<RnsRing>>)> =
@@ -163,11 +187,11 @@ impl Owner {
         };
         let batch = |name: &str, rows: usize| {
             let mut blocks = load(name);
+            let row_weights = self.is_weighted().then(|| blocks.pop().unwrap());
             let labels = blocks.pop().unwrap();
-            trainers[0].1.batch(&engine, &blocks, labels, rows).unwrap()
+            Batch { row_weights, ..trainers[0].1.batch(&engine, &blocks, labels, rows).unwrap() }
         };
         let batches = [batch("batch0", self.rows[0]), batch("batch1", self.rows[1])];
-        let agreement = agreement();
         let weights =
             packing::weights(self.circuit.geometry(), &initial_weights(CLASSES, FEATURES, agreement.seed)).unwrap();
         let first = weights.iter().map(|part| self.trivial(&engine, part)).collect();

@@ -60,6 +60,10 @@ pub struct Bounds {
     pub rate_least: ::core::option::Option<f64>,
     #[prost(double, optional, tag = "10")]
     pub rate_most: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "11")]
+    pub alpha_least: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "12")]
+    pub alpha_most: ::core::option::Option<f64>,
 }
 /// The hyper-parameters of a training. Those that the client need not know are missing if the
 /// operator hides them.
@@ -83,6 +87,9 @@ pub struct Terms {
     pub momentum: i32,
     #[prost(uint64, optional, tag = "8")]
     pub seed: ::core::option::Option<u64>,
+    /// The factor of |W|^2 / 2 in the loss (L2).
+    #[prost(double, optional, tag = "9")]
+    pub alpha: ::core::option::Option<f64>,
 }
 /// The hyper-parameters that a client asks for. The server chooses the missing ones.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -97,6 +104,8 @@ pub struct Wishes {
     pub patience: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "5")]
     pub max_epochs: ::core::option::Option<u32>,
+    #[prost(double, optional, tag = "6")]
+    pub alpha: ::core::option::Option<f64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginUploadRequest {
@@ -209,6 +218,9 @@ pub struct Training {
     pub validation: ::prost::alloc::vec::Vec<Rows>,
     #[prost(message, optional, tag = "7")]
     pub wishes: ::core::option::Option<Wishes>,
+    /// Whether rows have weights. Then all batches are of the kind BLOB_KIND_WEIGHTED_BATCH.
+    #[prost(bool, tag = "8")]
+    pub weighted: bool,
 }
 /// Computes the logits of queries with weights that a training left on the server.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -437,6 +449,9 @@ pub enum BlobKind {
     Batch = 2,
     /// A row blob without labels, for validation rows and queries.
     Features = 3,
+    /// A row blob with labels and the weights of its rows: seeded ciphertexts of the blocks of a
+    /// piece, then of its labels times the weights, then of the weights.
+    WeightedBatch = 4,
 }
 impl BlobKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -449,6 +464,7 @@ impl BlobKind {
             Self::Keys => "BLOB_KIND_KEYS",
             Self::Batch => "BLOB_KIND_BATCH",
             Self::Features => "BLOB_KIND_FEATURES",
+            Self::WeightedBatch => "BLOB_KIND_WEIGHTED_BATCH",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -458,6 +474,7 @@ impl BlobKind {
             "BLOB_KIND_KEYS" => Some(Self::Keys),
             "BLOB_KIND_BATCH" => Some(Self::Batch),
             "BLOB_KIND_FEATURES" => Some(Self::Features),
+            "BLOB_KIND_WEIGHTED_BATCH" => Some(Self::WeightedBatch),
             _ => None,
         }
     }

@@ -70,7 +70,8 @@ impl TrainingSetup {
         let (needs, split, graphs) = (self.required_keys(params)?, arguments.split(), arguments.graphs());
         let keys = encrypted::keys_with_split(params, &needs, split);
         let pieces = self.geometry.pieces(self.preset.batch);
-        let dry_run = DryRun { params, keys: &keys, bounds: &needs.bounds, steps: split, graphs, pieces };
+        let (bounds, decays) = (&needs.bounds, false);
+        let dry_run = DryRun { params, keys: &keys, bounds, steps: split, graphs, pieces, decays };
         let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::MemoryEstimate { reason: problem.to_string() })
     }

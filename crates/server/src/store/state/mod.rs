@@ -33,6 +33,8 @@ pub enum BlobKind {
     Batch,
     /// A row blob without labels.
     Features,
+    /// A row blob with labels and the weights of its rows.
+    WeightedBatch,
 }
 
 /// An upload, complete or not.
