@@ -7,7 +7,7 @@
 //! ```
 
 use hetal::learn::Wishes;
-use hetal_client::data::{Labels, Table};
+use hetal_client::data::{Labels, Preparation, Table};
 use hetal_client::rpc::{Address, Credentials, Remote};
 use hetal_client::training::{Options, TrainingRun};
 use hetal_client::{Labelled, Project, TrainingData};
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let mut project = Project::open(&folder.path().join("owner"), Some(&set))?;
     let remote = Remote::connect(&address)?;
-    let data = TrainingData::new(&rows()?, None, 10.0)?;
+    let data = TrainingData::new(&rows()?, None, &Preparation::default())?;
     println!("owner: {} rows to train on, {} to validate", data.training.rows(), data.validation.rows());
 
     // Keys are made, rows are encrypted and sent, epochs are judged, the model is decrypted.
