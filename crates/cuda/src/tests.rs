@@ -114,7 +114,7 @@ fn bootstraps_give_the_cpus_bytes() {
     }
     let client = TestOwner::new("insecure-toy11", 5);
     let params = &client.params;
-    let bootstrapper = Bootstrapper::new(&client.evaluator, &bounds()).unwrap();
+    let bootstrapper = Bootstrapper::new(&client.evaluator, bounds()).unwrap();
     let mut host_keys = EvaluationKeys::default();
     client.add_keys(&mut host_keys, bootstrap::keys(params));
     let [x, y] = [3, 8].map(|salt| client.encrypt(&complex_vector(params.slots(), salt), 0));
@@ -122,7 +122,7 @@ fn bootstraps_give_the_cpus_bytes() {
 
     let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-    let on_gpu = Bootstrapper::new(&evaluator, &bounds()).unwrap();
+    let on_gpu = Bootstrapper::new(&evaluator, bounds()).unwrap();
     let keys = gpu.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| gpu.upload_ciphertext(ct));
     let got = bootstraps(&on_gpu, &evaluator, inputs.each_ref(), &keys);
@@ -146,7 +146,7 @@ fn bootstraps_give_the_cpus_bytes() {
     // on the addresses of chunks, and those on the system.
     let dry_run = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special()).unwrap());
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&dry_run));
-    let dry_bootstrapper = Bootstrapper::new(&evaluator, &bounds()).unwrap();
+    let dry_bootstrapper = Bootstrapper::new(&evaluator, bounds()).unwrap();
     let keys = dry_run.upload_keys(&host_keys);
     let inputs = [&x, &y].map(|ct| dry_run.upload_ciphertext(ct));
     drop(bootstraps(&dry_bootstrapper, &evaluator, inputs.each_ref(), &keys));

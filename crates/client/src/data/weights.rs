@@ -349,7 +349,7 @@ mod tests {
         let number = |set: &hetal_learn::LabelledMatrix, i: usize| {
             (0..all.rows()).find(|&row| all.row(row) == set.features().row(i)).unwrap()
         };
-        let expected = |row: usize| own[row] * if row % 4 == 0 { 2.0 } else { 1.0 };
+        let expected = |row: usize| own[row] * if row.is_multiple_of(4) { 2.0 } else { 1.0 };
         for (set, weights) in [(&data.training, &weights), (&data.validation, &validation)] {
             let (first, scale) = (number(set, 0), weights[0]);
             for (i, weight) in weights.iter().enumerate() {
