@@ -309,9 +309,12 @@ fn two_entries_of_one_name() {
 fn rows_without_end() {
     let folder = tempfile::tempdir().unwrap();
     for (name, start, expected) in [
-        ("t.csv", "text,label\n\"", "a row has more than 16777216 bytes; is a quotation mark missing?"),
-        ("t.csv", "", "a row has more than 16777216 bytes"),
-        ("t.jsonl", "{\"text\": \"", "line 1: a line has more than 16777216 bytes"),
+        (
+            "t.csv",
+            "text,label\n\"",
+            "row 1, column 1: the field has more than 16777216 bytes; is a quotation mark missing?",
+        ),
+        ("t.jsonl", "{\"text\": \"", "has more than 16777216 bytes"),
     ] {
         let path = folder.path().join(name);
         std::fs::write(&path, [start.as_bytes(), &vec![b'x'; 40 << 20]].concat()).unwrap();
