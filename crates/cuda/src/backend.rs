@@ -13,8 +13,8 @@ use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
 use crate::dry_run::DryRunDevice;
 use crate::ffi::arguments::{Arguments, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
-use crate::memory::{Buffer, CHUNK, DeviceTable, Health, Pool};
-use crate::plan::{Constants, Conversion, Transforms};
+use crate::memory::{Buffer, CHUNK, DevicePool, DeviceTable, Health};
+use crate::plan::{Conversion, RingTables, Transforms};
 #[cfg(any(test, feature = "emulator"))]
 use crate::source::Arithmetic;
 use crate::source::Kernel;
@@ -94,8 +94,8 @@ impl Drop for Fork<'_> {
 pub struct CudaBackend {
     device: Arc<dyn Device>,
     health: Arc<Health>,
-    pool: Arc<Pool>,
-    constants: Constants,
+    pool: Arc<DevicePool>,
+    constants: RingTables,
     lifts: Memo<Basis, Transforms>,
     decompositions: Memo<(Basis, Vec<usize>), Conversion>,
     divisions: Memo<(Basis, usize, usize), Conversion>,
@@ -162,10 +162,10 @@ impl CudaBackend {
     }
 
     fn on(device: Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
-        let constants = Constants::new(&device, log_n, q, p)?;
+        let constants = RingTables::new(&device, log_n, q, p)?;
         let health = Arc::new(Health::default());
         Ok(Self {
-            pool: Arc::new(Pool::new(Arc::clone(&device), Arc::clone(&health), 8 << log_n)),
+            pool: Arc::new(DevicePool::new(Arc::clone(&device), Arc::clone(&health), 8 << log_n)),
             device,
             health,
             constants,

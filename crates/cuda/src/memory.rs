@@ -60,7 +60,7 @@ pub(crate) const CHUNK: usize = 256;
 pub(crate) type Chunk = (u64, usize);
 
 /// Buffers of a device, cut from chunks.
-pub(crate) struct Pool {
+pub(crate) struct DevicePool {
     device: Arc<dyn Device>,
     health: Arc<Health>,
     limb_bytes: usize,
@@ -176,7 +176,7 @@ impl Ranges {
     }
 }
 
-impl Pool {
+impl DevicePool {
     pub(crate) fn new(device: Arc<dyn Device>, health: Arc<Health>, limb_bytes: usize) -> Self {
         let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { device, health, limb_bytes, arenas: Mutex::default(), opened: Condvar::new(), held, peak }
@@ -393,7 +393,7 @@ impl Pool {
     }
 }
 
-impl Pool {
+impl DevicePool {
     /// Gives a chunk back to the GPU, whose memory goes to whoever asks next: what was one
     /// tenant's is no other's. A GPU that failed keeps it.
     fn release(&self, address: u64, limbs: usize) {
@@ -402,7 +402,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for DevicePool {
     fn drop(&mut self) {
         let chunks = self.arenas().free.each_mut().map(|arena| std::mem::take(&mut arena.chunks));
         for (address, limbs) in chunks.into_iter().flatten() {
@@ -413,7 +413,7 @@ impl Drop for Pool {
 
 /// The recordings' arena while something is recorded or replayed in it. It is open to other work
 /// again when this is dropped.
-pub(crate) struct Reserved<'a>(&'a Pool);
+pub(crate) struct Reserved<'a>(&'a DevicePool);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
@@ -434,7 +434,7 @@ pub(crate) struct Buffer {
     arena: usize,
     lane: usize,
     fork: u64,
-    pool: Arc<Pool>,
+    pool: Arc<DevicePool>,
 }
 
 impl Buffer {
@@ -515,7 +515,7 @@ mod tests {
         }
         let launches = Arc::new(AtomicUsize::new(usize::MAX));
         let card = Emulator::with(10, Arithmetic::Fp64, 3 * CHUNK * 8, launches).unwrap();
-        let pool = Arc::new(Pool::new(Arc::new(card), Arc::default(), 8));
+        let pool = Arc::new(DevicePool::new(Arc::new(card), Arc::default(), 8));
         let place = recording(|| pool.take(CHUNK).address());
         let chunks = pool.recorded_chunks();
         assert_eq!(chunks, [(place, CHUNK)]);
@@ -550,7 +550,7 @@ mod tests {
         }
         let launches = Arc::new(AtomicUsize::new(usize::MAX));
         let card = Emulator::with(10, Arithmetic::Fp64, 2 * CHUNK * 8, launches).unwrap();
-        let pool = Arc::new(Pool::new(Arc::new(card), Arc::default(), 8));
+        let pool = Arc::new(DevicePool::new(Arc::new(card), Arc::default(), 8));
         let place = recording(|| pool.take(CHUNK).address());
         let chunks = pool.recorded_chunks();
         // The GPU has no more: only the recordings' chunk is free.

@@ -2,7 +2,7 @@
 //! once for each shape.
 
 use crate::device::Device;
-use crate::ffi::arguments::{Group, Job, Prime, Target, Word};
+use crate::ffi::arguments::{ConversionTarget, Group, Job, Prime, Word};
 use crate::memory::DeviceTable;
 use crate::source::{Arithmetic, Kernel, LOG_N, MAX_LIMBS, MAX_SOURCES};
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The primes of a ring and their tables on the device.
-pub(crate) struct Constants {
+pub(crate) struct RingTables {
     pub(crate) arithmetic: Arithmetic,
     pub(crate) log_n: u32,
     pub(crate) full: Basis,
@@ -23,7 +23,7 @@ pub(crate) struct Constants {
     pub(crate) roots: DeviceTable,
 }
 
-impl Constants {
+impl RingTables {
     pub(crate) fn new(device: &Arc<dyn Device>, log_n: u32, q: &[u64], p: &[u64]) -> Result<Self> {
         let unsupported = |reason: String| Error::Unsupported { reason };
         if !LOG_N.contains(&log_n) {
@@ -148,7 +148,7 @@ pub(crate) struct Transforms {
 
 impl Transforms {
     /// Every limb of a polynomial, in its place.
-    pub(crate) fn of_basis(constants: &Constants, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
+    pub(crate) fn of_basis(constants: &RingTables, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
         let jobs: Vec<Job> =
             (0..basis.limbs()).map(|i| forward_job(constants.number(basis.q, i), 0, i, i, 0)).collect();
         Ok(Self { jobs: DeviceTable::new(device, &jobs)? })
@@ -179,14 +179,14 @@ pub(crate) struct Conversion {
 struct Builder {
     inverse: Vec<Job>,
     groups: Vec<Group>,
-    targets: Vec<Target>,
+    targets: Vec<ConversionTarget>,
     forward: Vec<Job>,
     wide: bool,
 }
 
 impl Builder {
     /// A conversion from primes `sources` (numbers), limbs `from` and on of input `input`.
-    fn group(&mut self, constants: &Constants, sources: &[usize], input: usize, from: usize) {
+    fn group(&mut self, constants: &RingTables, sources: &[usize], input: usize, from: usize) {
         let moduli = &constants.moduli;
         let first = self.inverse.len();
         let mut inverses = [0.0; MAX_SOURCES];
@@ -207,7 +207,7 @@ impl Builder {
 
     /// One more target of the last group: prime `number`, at limb `to` of the work. Returns the
     /// inverse of the sources' product, centred.
-    fn target(&mut self, constants: &Constants, sources: &[usize], number: usize, to: usize) -> Word {
+    fn target(&mut self, constants: &RingTables, sources: &[usize], number: usize, to: usize) -> Word {
         let moduli = &constants.moduli;
         let t = &moduli[number];
         let mut hats = [0; MAX_SOURCES];
@@ -218,14 +218,14 @@ impl Builder {
         let all = product(t, sources.iter().map(|&s| &moduli[s]));
         let minus_product = constants.centred(t, t.neg(all));
         let (q, inverse) = (constants.arithmetic.word(t.value() as i64), constants.arithmetic.inverse(t));
-        self.targets.push(Target { q, inverse, hats, minus_product, to: to as u32, shift: shift(t) });
+        self.targets.push(ConversionTarget { q, inverse, hats, minus_product, to: to as u32, shift: shift(t) });
         if let Some(group) = self.groups.last_mut() {
             group.targets += 1;
         }
         constants.centred(t, t.inv(all))
     }
 
-    fn build(self, constants: &Constants, device: &Arc<dyn Device>) -> Result<Conversion> {
+    fn build(self, constants: &RingTables, device: &Arc<dyn Device>) -> Result<Conversion> {
         let blocks = Kernel::Convert.shape(constants.log_n).1 * self.groups.len() as u32;
         let widest = self.groups.iter().map(|g| g.targets).max().unwrap_or(0);
         Ok(Conversion {
@@ -252,7 +252,7 @@ impl Conversion {
     /// Digits `ranges` of a polynomial, each to the other primes of `basis`; digit `j`'s limb `i`
     /// is at `j * basis.limbs() + i` of the work.
     pub(crate) fn of_digits(
-        constants: &Constants,
+        constants: &RingTables,
         device: &Arc<dyn Device>,
         ranges: &[Range<usize>],
         basis: Basis,
@@ -274,7 +274,7 @@ impl Conversion {
     /// Remainders of polynomial `g` are at `g * to + i` of the work, for the `to` limbs that are
     /// left.
     pub(crate) fn of_division(
-        constants: &Constants,
+        constants: &RingTables,
         device: &Arc<dyn Device>,
         from: Basis,
         drop_q: usize,
@@ -294,7 +294,7 @@ impl Conversion {
     }
 
     /// From the first prime to all others of `basis`, each at its place.
-    pub(crate) fn of_raise(constants: &Constants, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
+    pub(crate) fn of_raise(constants: &RingTables, device: &Arc<dyn Device>, basis: Basis) -> Result<Self> {
         let mut builder = Builder::default();
         builder.group(constants, &[0], 0, 0);
         for i in 1..basis.limbs() {

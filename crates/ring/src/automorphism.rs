@@ -13,14 +13,14 @@ use std::sync::OnceLock;
 /// after the product with an odd number. Their sources also fill one block, in another order, so
 /// vectors move a block at a time.
 pub struct Permutation {
-    eight: Vec<Block>,
+    eight: Vec<GatherBlock>,
     /// For vectors of four, computed when needed: a ring has a permutation for every key.
-    four: OnceLock<Vec<Block>>,
+    four: OnceLock<Vec<GatherBlock>>,
 }
 
 /// The sources of the entries of one vector.
 #[derive(Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct GatherBlock {
     /// The first entry of the block they are in.
     pub(crate) source: u32,
     /// Their indices in it: of eight entries, or of eight halves of four.
@@ -40,7 +40,7 @@ impl Permutation {
             let sources: [u32; 8] = std::array::from_fn(|place| source(8 * number + place));
             let first = sources[0] / 8 * 8;
             debug_assert!(sources.iter().all(|i| i / 8 * 8 == first), "one block");
-            Block { source: first, places: sources.map(|i| (i % 8) as u8) }
+            GatherBlock { source: first, places: sources.map(|i| (i % 8) as u8) }
         };
         Self { eight: (0..1usize << (log_n - 3)).map(eight).collect(), four: OnceLock::new() }
     }
@@ -69,7 +69,7 @@ impl Permutation {
     }
 
     /// Its blocks for vectors of `lanes` entries.
-    fn blocks(&self, lanes: usize) -> &[Block] {
+    fn blocks(&self, lanes: usize) -> &[GatherBlock] {
         if lanes == 8 { &self.eight } else { self.four.get_or_init(|| self.eight.iter().flat_map(halves).collect()) }
     }
 }
@@ -94,7 +94,7 @@ impl Part<'_> {
     }
 
     /// The blocks for vectors of `lanes` entries, and where each begins among the sources.
-    pub(crate) fn blocks(&self, lanes: usize) -> impl Iterator<Item = (usize, &Block)> {
+    pub(crate) fn blocks(&self, lanes: usize) -> impl Iterator<Item = (usize, &GatherBlock)> {
         let Range { start, end } = self.range();
         let blocks = &self.permutation.blocks(lanes)[start / lanes..end / lanes];
         blocks.iter().map(|block| (block.source as usize - self.source, block))
@@ -107,11 +107,11 @@ impl Part<'_> {
 }
 
 /// A block of eight as two blocks of four, whose indices are those of their halves.
-fn halves(block: &Block) -> [Block; 2] {
+fn halves(block: &GatherBlock) -> [GatherBlock; 2] {
     [0, 4].map(|first| {
         let places = &block.places[first..first + 4];
         let source = block.source + u32::from(places[0] / 4 * 4);
-        Block { source, places: std::array::from_fn(|half| 2 * (places[half / 2] % 4) + (half % 2) as u8) }
+        GatherBlock { source, places: std::array::from_fn(|half| 2 * (places[half / 2] % 4) + (half % 2) as u8) }
     })
 }
 

@@ -144,7 +144,7 @@ const AHEAD: usize = 16 * WIDTH;
 
 /// The two rows of a vector of packed residues, and how they are shifted to it.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<S: Simd> {
+pub(crate) struct PackedRow<S: Simd> {
     low: usize,
     high: usize,
     right: S::U,
@@ -152,7 +152,7 @@ pub(crate) struct Rows<S: Simd> {
 }
 
 impl Residues for Packed<'_> {
-    type Place<S: Simd> = Rows<S>;
+    type Place<S: Simd> = PackedRow<S>;
 
     fn len(self) -> usize {
         self.0.len() / (ROWS * WIDTH) * GROUP
@@ -164,21 +164,21 @@ impl Residues for Packed<'_> {
         residue(&self.0[words(i - i % GROUP)..], i % GROUP / WIDTH, i % WIDTH)
     }
     #[inline(always)]
-    unsafe fn place<S: Simd>(i: usize) -> Rows<S> {
+    unsafe fn place<S: Simd>(i: usize) -> PackedRow<S> {
         let (row, bit) = start(i % GROUP / WIDTH);
         let low = i / GROUP * (ROWS * WIDTH) + row * WIDTH + i % WIDTH;
         // The last row of a group has none below, and its residues do not span two rows.
         let high = if row + 1 < ROWS { low + WIDTH } else { low };
         // SAFETY: the caller's.
-        unsafe { Rows { low, high, right: S::splat_u(bit as u64), left: S::splat_u(64 - bit as u64) } }
+        unsafe { PackedRow { low, high, right: S::splat_u(bit as u64), left: S::splat_u(64 - bit as u64) } }
     }
     #[inline(always)]
-    unsafe fn load<S: Simd>(self, place: &Rows<S>) -> S::U {
+    unsafe fn load<S: Simd>(self, place: &PackedRow<S>) -> S::U {
         // SAFETY: the caller's.
         unsafe { S::and_u(self.load_low::<S>(place), S::splat_u((1 << BITS) - 1)) }
     }
     #[inline(always)]
-    unsafe fn load_low<S: Simd>(self, place: &Rows<S>) -> S::U {
+    unsafe fn load_low<S: Simd>(self, place: &PackedRow<S>) -> S::U {
         // A row is a cache line: one of its vectors asks for it.
         if place.low.is_multiple_of(WIDTH) {
             prefetch(self.0.as_ptr().wrapping_add(place.low + AHEAD));

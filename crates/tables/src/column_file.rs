@@ -34,7 +34,7 @@ const MISSING: u32 = u32::MAX;
 /// The type of a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ColumnKind {
     /// Whole numbers.
     Integer,
     /// Numbers with fractions.
@@ -50,7 +50,7 @@ pub enum Kind {
 /// What the file has of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Content {
+pub enum ColumnContent {
     /// Its values as numbers.
     Numbers,
     /// Its values as texts.
@@ -65,11 +65,11 @@ pub struct ColumnHeading {
     /// Its name.
     pub name: String,
     /// Its type.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Whether it is the index of a pandas table.
     pub is_index: bool,
     /// What follows of it.
-    pub content: Content,
+    pub content: ColumnContent,
     /// Its first text and the row, counted from 1, if it is text where numbers are needed.
     pub example: Option<(usize, String)>,
 }
@@ -82,14 +82,14 @@ struct Heading {
 
 /// Values of some rows of a column.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Block {
+pub enum ColumnBlock {
     /// Numbers; NaN where a value is missing.
     Numbers(Vec<f64>),
     /// Texts, where they are not missing.
     Texts(Vec<Option<String>>),
 }
 
-impl Block {
+impl ColumnBlock {
     /// The values as numbers.
     pub(crate) fn numbers(&self) -> Vec<f64> {
         let number = |text: &Option<String>| match text.as_deref() {
@@ -120,14 +120,14 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes rows: a block for each column with content, in their order.
-    pub fn write(&mut self, rows: usize, blocks: &[Block]) -> io::Result<()> {
+    pub fn write(&mut self, rows: usize, blocks: &[ColumnBlock]) -> io::Result<()> {
         self.output.write_all(&(rows as u32).to_le_bytes())?;
         for block in blocks {
             match block {
-                Block::Numbers(numbers) => {
+                ColumnBlock::Numbers(numbers) => {
                     numbers.iter().try_for_each(|number| self.output.write_all(&number.to_le_bytes()))?;
                 }
-                Block::Texts(texts) => texts.iter().try_for_each(|text| self.text(text.as_deref()))?,
+                ColumnBlock::Texts(texts) => texts.iter().try_for_each(|text| self.text(text.as_deref()))?,
             }
         }
         Ok(())
@@ -147,7 +147,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// Reads a column file.
-pub struct Reader<R> {
+pub struct ColumnFileReader<R> {
     input: R,
     /// The columns of the file that was read.
     pub columns: Vec<ColumnHeading>,
@@ -157,7 +157,7 @@ fn damaged(reason: impl std::fmt::Display) -> FileProblem {
     FileProblem::format(FORMAT, reason.to_string())
 }
 
-impl<R: BufRead> Reader<R> {
+impl<R: BufRead> ColumnFileReader<R> {
     /// Reads the heading.
     pub fn new(mut input: R) -> Parsed<Self> {
         let line = read_line(&mut input, MAX_HEADING).map_err(damaged)?.ok_or_else(|| damaged("it is empty"))?;
@@ -173,7 +173,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Reads the next rows: their number, and a block for each column with content.
-    pub fn next_rows(&mut self) -> Parsed<Option<(usize, Vec<Block>)>> {
+    pub fn next_rows(&mut self) -> Parsed<Option<(usize, Vec<ColumnBlock>)>> {
         let rows = self.length()? as usize;
         if rows > MAX_BLOCK {
             return Err(damaged(format!("a block has {rows} rows, more than {MAX_BLOCK}")));
@@ -184,13 +184,13 @@ impl<R: BufRead> Reader<R> {
                 _ => Err(damaged("bytes follow its end")),
             };
         }
-        let contents: Vec<Content> = self.columns.iter().map(|column| column.content).collect();
+        let contents: Vec<ColumnContent> = self.columns.iter().map(|column| column.content).collect();
         let mut blocks = Vec::new();
         for content in contents {
             match content {
-                Content::Numbers => blocks.push(Block::Numbers(self.numbers(rows)?)),
-                Content::Texts => blocks.push(Block::Texts(self.texts(rows)?)),
-                Content::Nothing => {}
+                ColumnContent::Numbers => blocks.push(ColumnBlock::Numbers(self.numbers(rows)?)),
+                ColumnContent::Texts => blocks.push(ColumnBlock::Texts(self.texts(rows)?)),
+                ColumnContent::Nothing => {}
             }
         }
         Ok(Some((rows, blocks)))
@@ -239,24 +239,24 @@ pub(crate) mod tests {
     use crate::columnar::parse;
     use crate::{Labels, Options};
 
-    fn heading(name: &str, kind: Kind, content: Content) -> ColumnHeading {
+    fn heading(name: &str, kind: ColumnKind, content: ColumnContent) -> ColumnHeading {
         ColumnHeading { name: name.to_owned(), kind, is_index: false, content, example: None }
     }
 
     /// A file of two features, labels and a column that is not handed over.
     pub(crate) fn sample() -> Vec<u8> {
         let columns = [
-            heading("a", Kind::Float, Content::Numbers),
-            heading("list", Kind::Other("lists".to_owned()), Content::Nothing),
-            heading("kind", Kind::Text, Content::Texts),
-            heading("b", Kind::Boolean, Content::Numbers),
+            heading("a", ColumnKind::Float, ColumnContent::Numbers),
+            heading("list", ColumnKind::Other("lists".to_owned()), ColumnContent::Nothing),
+            heading("kind", ColumnKind::Text, ColumnContent::Texts),
+            heading("b", ColumnKind::Boolean, ColumnContent::Numbers),
         ];
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes, &columns).unwrap();
-        let texts = |texts: &[&str]| Block::Texts(texts.iter().map(|text| Some((*text).to_owned())).collect());
-        let some = [Block::Numbers(vec![0.5, -1e10]), texts(&["x", "0"]), Block::Numbers(vec![1.0, 0.0])];
+        let texts = |texts: &[&str]| ColumnBlock::Texts(texts.iter().map(|text| Some((*text).to_owned())).collect());
+        let some = [ColumnBlock::Numbers(vec![0.5, -1e10]), texts(&["x", "0"]), ColumnBlock::Numbers(vec![1.0, 0.0])];
         writer.write(2, &some).unwrap();
-        writer.write(1, &[Block::Numbers(vec![3.0]), texts(&["x"]), Block::Numbers(vec![1.0])]).unwrap();
+        writer.write(1, &[ColumnBlock::Numbers(vec![3.0]), texts(&["x"]), ColumnBlock::Numbers(vec![1.0])]).unwrap();
         writer.finish().unwrap();
         bytes
     }

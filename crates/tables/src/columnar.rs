@@ -1,9 +1,9 @@
 //! Parquet and Arrow files. The program `hetal-extract` reads them in a process with limits, and
 //! hands their columns over in a [`column_file`](crate::column_file).
 
-use crate::column_file::{Block, ColumnHeading, Content, Kind, Reader};
+use crate::column_file::{ColumnBlock, ColumnContent, ColumnFileReader, ColumnHeading, ColumnKind};
 use crate::columns::{Columns, Selection};
-use crate::{Column, FileProblem, Format, Labels, Missing, Note, Options, Parsed, Table};
+use crate::{Column, FileFormat, FileProblem, Labels, Missing, Note, Options, Parsed, Table};
 use hetal_extract_api::protocol::{ReadTable, Request};
 use hetal_extract_api::{PrivateFolder, extractor, open_regular};
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ pub(crate) fn read_labels(path: &Path, column: Option<&str>) -> Parsed<(Labels, 
 fn handed_over<T>(
     path: &Path,
     request: ReadTable,
-    read: impl FnOnce(Reader<BufReader<File>>) -> Parsed<T>,
+    read: impl FnOnce(ColumnFileReader<BufReader<File>>) -> Parsed<T>,
 ) -> Parsed<T> {
     let io = |error: std::io::Error| FileProblem::Io(error.to_string());
     // Refuses pipes and missing files before a process is started.
@@ -44,12 +44,12 @@ fn handed_over<T>(
     let path = std::path::absolute(path).map_err(io)?.into_os_string();
     let request = Request::ReadTable(ReadTable { path, out: out.clone().into_os_string(), ..request });
     extractor::send_request(&request).map_err(|error| FileProblem::Extractor(error.to_string()))?;
-    read(Reader::new(BufReader::new(open_regular(&out).map_err(io)?))?)
+    read(ColumnFileReader::new(BufReader::new(open_regular(&out).map_err(io)?))?)
 }
 
 /// Parses what `hetal-extract` handed over.
 pub fn parse(input: impl BufRead, options: &Options) -> Parsed<Table> {
-    Table::from_columns(Reader::new(input)?, options)
+    Table::from_columns(ColumnFileReader::new(input)?, options)
 }
 
 /// What to write of each column of a file: the numbers of features, the texts of labels and of
@@ -63,24 +63,24 @@ pub fn contents(columns: &mut [ColumnHeading], request: &ReadTable) -> Parsed<()
         id: request.id.clone(),
         ..Options::default()
     };
-    columns.iter_mut().for_each(|column| column.content = Content::Nothing);
+    columns.iter_mut().for_each(|column| column.content = ColumnContent::Nothing);
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     let texts: Vec<usize> = if request.is_labels {
         vec![label_place(columns, request.label.as_deref())?]
     } else {
         let selection = selection(columns, &names, &options)?;
-        selection.features.iter().for_each(|&place| columns[place].content = Content::Numbers);
+        selection.features.iter().for_each(|&place| columns[place].content = ColumnContent::Numbers);
         selection.label.into_iter().chain(selection.id).collect()
     };
-    texts.iter().for_each(|&place| columns[place].content = Content::Texts);
+    texts.iter().for_each(|&place| columns[place].content = ColumnContent::Texts);
     for column in columns.iter_mut() {
-        let is_number = matches!(column.kind, Kind::Integer | Kind::Float | Kind::Boolean);
+        let is_number = matches!(column.kind, ColumnKind::Integer | ColumnKind::Float | ColumnKind::Boolean);
         let is_usable = match column.content {
-            Content::Numbers => is_number,
-            _ => is_number || column.kind == Kind::Text,
+            ColumnContent::Numbers => is_number,
+            _ => is_number || column.kind == ColumnKind::Text,
         };
         if !is_usable {
-            column.content = Content::Nothing;
+            column.content = ColumnContent::Nothing;
         }
     }
     Ok(())
@@ -108,16 +108,16 @@ fn label_place(columns: &[ColumnHeading], name: Option<&str>) -> Parsed<usize> {
 }
 
 /// Reads labels only.
-fn labels_of(mut reader: Reader<impl BufRead>, column: Option<&str>) -> Parsed<(Labels, Vec<Note>)> {
+fn labels_of(mut reader: ColumnFileReader<impl BufRead>, column: Option<&str>) -> Parsed<(Labels, Vec<Note>)> {
     let place = label_place(&reader.columns, column)?;
     let heading = reader.columns[place].clone();
-    require_content(&heading, Content::Texts)?;
+    require_content(&heading, ColumnContent::Texts)?;
     let mut texts = Vec::new();
     while let Some((_, blocks)) = reader.next_rows()? {
         for block in blocks {
             match block {
-                Block::Texts(some) => texts.extend(some),
-                Block::Numbers(_) => return Err(handed_over_wrongly()),
+                ColumnBlock::Texts(some) => texts.extend(some),
+                ColumnBlock::Numbers(_) => return Err(handed_over_wrongly()),
             }
         }
     }
@@ -132,14 +132,16 @@ fn handed_over_wrongly() -> FileProblem {
 }
 
 /// Refuses a column that does not hold what is needed.
-fn require_content(column: &ColumnHeading, needed: Content) -> Parsed<()> {
+fn require_content(column: &ColumnHeading, needed: ColumnContent) -> Parsed<()> {
     let name = || column.name.clone();
     match &column.kind {
-        Kind::Other(found) => Err(FileProblem::NotPlain { column: name(), found: found.clone() }),
+        ColumnKind::Other(found) => Err(FileProblem::NotPlain { column: name(), found: found.clone() }),
         _ if column.content == needed => Ok(()),
         // The column that names the rows can be a feature too.
-        Kind::Integer | Kind::Float | Kind::Boolean if column.content == Content::Texts => Ok(()),
-        Kind::Text if needed == Content::Numbers => {
+        ColumnKind::Integer | ColumnKind::Float | ColumnKind::Boolean if column.content == ColumnContent::Texts => {
+            Ok(())
+        }
+        ColumnKind::Text if needed == ColumnContent::Numbers => {
             let (row, text) = column.example.clone().unwrap_or_default();
             Err(FileProblem::Text { columns: vec![(name(), row, text)] })
         }
@@ -157,7 +159,7 @@ fn typed_labels(column: &ColumnHeading, texts: Vec<Option<String>>) -> Parsed<La
     let what = format!("column {}", column.name);
     let texts = texts.into_iter().flatten();
     let labels = match column.kind {
-        Kind::Integer => {
+        ColumnKind::Integer => {
             let large = || FileProblem::Kind {
                 array: what.clone(),
                 found: "integers of 2^63 or more".to_owned(),
@@ -165,8 +167,8 @@ fn typed_labels(column: &ColumnHeading, texts: Vec<Option<String>>) -> Parsed<La
             };
             Labels::Integers(texts.map(|text| text.parse().map_err(|_| large())).collect::<Parsed<_>>()?)
         }
-        Kind::Boolean => Labels::Booleans(texts.map(|text| text == "true").collect()),
-        Kind::Float => {
+        ColumnKind::Boolean => Labels::Booleans(texts.map(|text| text == "true").collect()),
+        ColumnKind::Float => {
             let numbers: Vec<f64> = texts.map(|text| text.parse().unwrap_or(f64::NAN)).collect();
             Labels::from_floats(&numbers, &what).map_err(|problem| match problem {
                 // This one says `column` itself.
@@ -176,7 +178,7 @@ fn typed_labels(column: &ColumnHeading, texts: Vec<Option<String>>) -> Parsed<La
                 other => other,
             })?
         }
-        Kind::Text | Kind::Other(_) => Labels::Texts(texts.collect()),
+        ColumnKind::Text | ColumnKind::Other(_) => Labels::Texts(texts.collect()),
     };
     labels.require_few_classes(&what)?;
     Ok(labels)
@@ -184,19 +186,19 @@ fn typed_labels(column: &ColumnHeading, texts: Vec<Option<String>>) -> Parsed<La
 
 impl Table {
     /// Reads features, with labels and names of rows if they were asked for.
-    pub(crate) fn from_columns(mut reader: Reader<impl BufRead>, options: &Options) -> Parsed<Self> {
+    pub(crate) fn from_columns(mut reader: ColumnFileReader<impl BufRead>, options: &Options) -> Parsed<Self> {
         let headings = reader.columns.clone();
         let names: Vec<String> = headings.iter().map(|column| column.name.clone()).collect();
         let selection = selection(&headings, &names, options)?;
         require_features(&headings, &selection.features)?;
         for place in selection.label.into_iter().chain(selection.id) {
-            require_content(&headings[place], Content::Texts)?;
+            require_content(&headings[place], ColumnContent::Texts)?;
         }
         let width = selection.features.len();
         let mut feature = vec![None; headings.len()];
         selection.features.iter().enumerate().for_each(|(k, &place)| feature[place] = Some(k));
         let with_content: Vec<usize> =
-            (0..headings.len()).filter(|&place| headings[place].content != Content::Nothing).collect();
+            (0..headings.len()).filter(|&place| headings[place].content != ColumnContent::Nothing).collect();
         let (mut rows, mut values) = (0, Vec::new());
         let (mut labels, mut ids) = (Vec::new(), Vec::new());
         while let Some((count, blocks)) = reader.next_rows()? {
@@ -210,7 +212,7 @@ impl Table {
                     let fields = values[start..].iter_mut().skip(k).step_by(width);
                     fields.zip(block.numbers()).for_each(|(field, number)| *field = number);
                 }
-                let Block::Texts(texts) = block else { continue };
+                let ColumnBlock::Texts(texts) = block else { continue };
                 if selection.id == Some(place) {
                     ids.extend(texts.iter().map(|text| text.clone().unwrap_or_default()));
                 }
@@ -227,7 +229,7 @@ impl Table {
         }
         let columns = Columns::new(Some(&names), names.len());
         let features: Vec<Column> = selection.features.iter().map(|&place| columns.column(place)).collect();
-        let is_boolean = |place: &&usize| headings[**place].kind == Kind::Boolean;
+        let is_boolean = |place: &&usize| headings[**place].kind == ColumnKind::Boolean;
         let booleans = selection.features.iter().filter(is_boolean).map(|&place| names[place].clone()).collect();
         let label = selection.label.map(|place| typed_labels(&headings[place], labels)).transpose()?;
         let mut table = Self {
@@ -253,7 +255,7 @@ fn require_features(headings: &[ColumnHeading], features: &[usize]) -> Parsed<()
     let mut texts: Vec<(String, usize, String)> = Vec::new();
     let mut first = None;
     for &place in features {
-        match require_content(&headings[place], Content::Numbers) {
+        match require_content(&headings[place], ColumnContent::Numbers) {
             Ok(()) => {}
             Err(FileProblem::Text { columns }) => texts.extend(columns),
             Err(problem) => first = first.or(Some(problem)),
@@ -267,8 +269,8 @@ fn require_features(headings: &[ColumnHeading], features: &[usize]) -> Parsed<()
 }
 
 /// Whether a format is read by `hetal-extract`.
-pub(crate) fn is_columnar(format: Format) -> bool {
-    matches!(format, Format::Parquet | Format::Arrow)
+pub(crate) fn is_columnar(format: FileFormat) -> bool {
+    matches!(format, FileFormat::Parquet | FileFormat::Arrow)
 }
 
 /// The names of the index columns that pandas wrote into the metadata of a file.

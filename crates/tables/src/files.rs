@@ -1,7 +1,7 @@
 //! Files by their formats: which table or labels a file holds.
 
 use crate::problem::reserved;
-use crate::sheet::{Fields, Sheet, text};
+use crate::sheet::{FieldRules, Sheet, text};
 use crate::{
     Array, Error, FileProblem, Labels, MAX_FILE_BYTES, Note, Options, Parsed, Table, columnar, heading, npy, npz,
     safetensors,
@@ -20,7 +20,7 @@ const LABEL_HEADINGS: [&str; 8] = ["label", "labels", "class", "classes", "targe
 
 /// A file format, recognised by its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     /// One NumPy array.
     Npy,
     /// Several NumPy arrays.
@@ -39,7 +39,7 @@ pub enum Format {
     Arrow,
 }
 
-impl Format {
+impl FileFormat {
     /// The format of a file, by its extension.
     pub fn of(path: &Path) -> Result<Self, Error> {
         match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
@@ -58,7 +58,7 @@ impl Format {
 
 /// Reads features, and labels if the options or the names of arrays say where they are.
 pub fn read(path: &Path, options: &Options) -> Result<Table, Error> {
-    let format = Format::of(path)?;
+    let format = FileFormat::of(path)?;
     let parsed = match columnar::is_columnar(format) {
         true => columnar_table(path, options),
         false => bytes(path).and_then(|bytes| parse(format, &bytes, options)),
@@ -75,7 +75,7 @@ pub fn read_labels(
     rows: Option<usize>,
     options: &Options,
 ) -> Result<(Labels, Vec<Note>), Error> {
-    let format = Format::of(path)?;
+    let format = FileFormat::of(path)?;
     let parsed = match columnar::is_columnar(format) {
         true => columnar::read_labels(path, column),
         false => bytes(path).and_then(|bytes| parse_labels(format, &bytes, column, rows, options)),
@@ -86,7 +86,7 @@ pub fn read_labels(
 /// Reads the weights of rows from a file of their own: a one-dimensional array, or a table with one
 /// column or a column named `column`.
 pub fn read_weights(path: &Path, column: Option<&str>, options: &Options) -> Result<(Vec<f64>, Vec<Note>), Error> {
-    let format = Format::of(path)?;
+    let format = FileFormat::of(path)?;
     let parsed = match columnar::is_columnar(format) {
         true => columnar_weights(path, column, options),
         false => bytes(path).and_then(|bytes| parse_weights(format, &bytes, column, options)),
@@ -147,9 +147,9 @@ pub(crate) fn bytes(path: &Path) -> Parsed<Vec<u8>> {
 }
 
 /// Parses the bytes of a feature file.
-pub fn parse(format: Format, bytes: &[u8], options: &Options) -> Parsed<Table> {
+pub fn parse(format: FileFormat, bytes: &[u8], options: &Options) -> Parsed<Table> {
     match format {
-        Format::Npy => {
+        FileFormat::Npy => {
             let only_numbers = |name: &String, advice: &str| {
                 let known = format!("one array of numbers; give the {advice}");
                 Err(FileProblem::Missing { what: format!("column {name}"), known })
@@ -160,12 +160,12 @@ pub fn parse(format: Format, bytes: &[u8], options: &Options) -> Parsed<Table> {
                 (None, None) => Table::from_array(npy::parse(bytes)?, "the array", options),
             }
         }
-        Format::Npz => several(npz::parse(bytes)?, options),
-        Format::Safetensors => several(safetensors::parse(bytes)?, options),
-        Format::Csv | Format::Tsv | Format::JsonLines => {
-            Table::from_sheet(Sheet::new(&text(bytes, options)?, format, options, Fields::NUMBERS)?, options)
+        FileFormat::Npz => several(npz::parse(bytes)?, options),
+        FileFormat::Safetensors => several(safetensors::parse(bytes)?, options),
+        FileFormat::Csv | FileFormat::Tsv | FileFormat::JsonLines => {
+            Table::from_sheet(Sheet::new(&text(bytes, options)?, format, options, FieldRules::NUMBERS)?, options)
         }
-        Format::Parquet | Format::Arrow => Err(only_files()),
+        FileFormat::Parquet | FileFormat::Arrow => Err(only_files()),
     }
 }
 
@@ -175,25 +175,25 @@ fn only_files() -> FileProblem {
 
 /// Parses the bytes of a label file.
 pub fn parse_labels(
-    format: Format,
+    format: FileFormat,
     bytes: &[u8],
     column: Option<&str>,
     rows: Option<usize>,
     options: &Options,
 ) -> Parsed<(Labels, Vec<Note>)> {
     let mut arrays = match format {
-        Format::Npy => return Ok((npy::parse(bytes)?.labels("the array")?, Vec::new())),
-        Format::Csv | Format::Tsv | Format::JsonLines => {
+        FileFormat::Npy => return Ok((npy::parse(bytes)?.labels("the array")?, Vec::new())),
+        FileFormat::Csv | FileFormat::Tsv | FileFormat::JsonLines => {
             let options = Options { label: column.map(str::to_owned), ..options.clone() };
             return label_sheet(
-                Sheet::new(&text(bytes, &options)?, format, &options, Fields::NUMBERS)?,
+                Sheet::new(&text(bytes, &options)?, format, &options, FieldRules::NUMBERS)?,
                 rows,
                 &options,
             );
         }
-        Format::Npz => npz::parse(bytes)?,
-        Format::Safetensors => safetensors::parse(bytes)?,
-        Format::Parquet | Format::Arrow => return Err(only_files()),
+        FileFormat::Npz => npz::parse(bytes)?,
+        FileFormat::Safetensors => safetensors::parse(bytes)?,
+        FileFormat::Parquet | FileFormat::Arrow => return Err(only_files()),
     };
     let found = find(&arrays, column, &LABEL_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
     let found = found.ok_or_else(|| missing(&arrays, column, "an array of labels"))?;
@@ -203,19 +203,19 @@ pub fn parse_labels(
 
 /// Parses the bytes of a file of weights.
 pub fn parse_weights(
-    format: Format,
+    format: FileFormat,
     bytes: &[u8],
     column: Option<&str>,
     options: &Options,
 ) -> Parsed<(Vec<f64>, Vec<Note>)> {
     let mut arrays = match format {
-        Format::Npy => return Ok((npy::parse(bytes)?.weights("the array")?, Vec::new())),
-        Format::Csv | Format::Tsv | Format::JsonLines => {
+        FileFormat::Npy => return Ok((npy::parse(bytes)?.weights("the array")?, Vec::new())),
+        FileFormat::Csv | FileFormat::Tsv | FileFormat::JsonLines => {
             return only_column(parse(format, bytes, &weight_options(column, options))?);
         }
-        Format::Parquet | Format::Arrow => return Err(only_files()),
-        Format::Npz => npz::parse(bytes)?,
-        Format::Safetensors => safetensors::parse(bytes)?,
+        FileFormat::Parquet | FileFormat::Arrow => return Err(only_files()),
+        FileFormat::Npz => npz::parse(bytes)?,
+        FileFormat::Safetensors => safetensors::parse(bytes)?,
     };
     let found = find(&arrays, column, &WEIGHT_NAMES).or_else(|| only(&arrays, 1).filter(|_| column.is_none()));
     let found = found.ok_or_else(|| missing(&arrays, column, "an array of weights"))?;

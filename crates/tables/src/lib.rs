@@ -24,7 +24,7 @@ mod texts;
 
 pub use array::{Array, Values};
 pub use columns::Column;
-pub use files::{Format, parse, parse_labels, parse_weights, read, read_labels, read_weights, split_name};
+pub use files::{FileFormat, parse, parse_labels, parse_weights, read, read_labels, read_weights, split_name};
 pub use labels::{LabelType, Labels};
 pub use missing::Missing;
 pub use options::{Encoding, Options};

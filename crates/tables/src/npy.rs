@@ -17,7 +17,7 @@ fn invalid(reason: &str) -> FileProblem {
 
 /// The header of an array.
 #[derive(Debug)]
-pub struct Header {
+pub struct NpyHeader {
     element: Element,
     shape: Vec<usize>,
     /// Whether the first index runs first.
@@ -26,7 +26,7 @@ pub struct Header {
     length: usize,
 }
 
-impl Header {
+impl NpyHeader {
     /// Reads the header of a file, and nothing after it.
     pub fn read(reader: &mut impl Read) -> Parsed<Self> {
         let end = |_| invalid("it ends within its header");
@@ -98,7 +98,7 @@ pub fn parse(bytes: &[u8]) -> Parsed<Array> {
 pub(crate) const MAX_HEADER_BYTES: usize = MAX_HEADER + 12;
 
 /// Parses the header of a file, whose first [`MAX_HEADER_BYTES`] are enough.
-pub(crate) fn header(bytes: &[u8]) -> Parsed<Header> {
+pub(crate) fn header(bytes: &[u8]) -> Parsed<NpyHeader> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("it does not start with the magic bytes"))?;
     let (length, rest) = match rest {
         [1, _, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
@@ -119,7 +119,7 @@ pub(crate) fn header(bytes: &[u8]) -> Parsed<Header> {
     let description =
         field(text, "'descr':")?.split('\'').nth(1).ok_or_else(|| invalid("record arrays are not supported"))?;
     let (element, shape) = (element(description)?, shape(field(text, "'shape':")?)?);
-    Ok(Header { element, shape, fortran, length: bytes.len() - body.len() })
+    Ok(NpyHeader { element, shape, fortran, length: bytes.len() - body.len() })
 }
 
 fn field<'a>(header: &'a str, name: &str) -> Parsed<&'a str> {

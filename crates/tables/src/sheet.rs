@@ -1,13 +1,13 @@
 //! The rows of a text table: CSV with any delimiter, or JSON lines.
 
 use crate::encoding::decode;
-use crate::{FileProblem, Format, MAX_COLUMNS, Note, Options, Parsed, delimiter, heading};
+use crate::{FileFormat, FileProblem, MAX_COLUMNS, Note, Options, Parsed, delimiter, heading};
 use csv::{ReaderBuilder, StringRecord};
 use std::collections::VecDeque;
 
 /// How the fields of a table are taken.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields {
+pub(crate) struct FieldRules {
     /// The longest one in bytes.
     pub most: usize,
     /// Whether they are texts: spaces around a text belong to it, and a line of JSON may have other
@@ -15,11 +15,13 @@ pub(crate) struct Fields {
     pub are_texts: bool,
 }
 
-impl Fields {
-    /// Fields of a table of numbers.
+impl FieldRules {
+    /// FieldRules of a table of numbers.
     pub const NUMBERS: Self = Self { most: 1024, are_texts: false };
 }
 
+/// The longest name of a column in bytes.
+const MOST_NAME: usize = 4096;
 /// The rows that are read to find out whether the first one is a heading.
 const SAMPLE: usize = 100;
 
@@ -37,7 +39,7 @@ pub(crate) struct Sheet<'a> {
     pub row: usize,
     /// What was guessed.
     pub notes: Vec<Note>,
-    fields: Fields,
+    fields: FieldRules,
 }
 
 enum Source<'a> {
@@ -51,10 +53,11 @@ pub(crate) fn text<'a>(bytes: &'a [u8], options: &Options) -> Parsed<std::borrow
 }
 
 impl<'a> Sheet<'a> {
-    /// Opens a table. `format` is [`Format::Csv`], [`Format::Tsv`] or [`Format::JsonLines`].
-    pub fn new(text: &'a str, format: Format, options: &Options, fields: Fields) -> Parsed<Self> {
+    /// Opens a table. `format` is [`FileFormat::Csv`], [`FileFormat::Tsv`] or
+    /// [`FileFormat::JsonLines`].
+    pub fn new(text: &'a str, format: FileFormat, options: &Options, fields: FieldRules) -> Parsed<Self> {
         let mut sheet = match format {
-            Format::JsonLines => Self::json_lines(text, options, fields)?,
+            FileFormat::JsonLines => Self::json_lines(text, options, fields)?,
             _ => Self::delimited(text, format, options, fields)?,
         };
         let first = sheet.waiting.front().ok_or(FileProblem::Empty)?;
@@ -63,7 +66,8 @@ impl<'a> Sheet<'a> {
             let reason = format!("it has {} columns, more than the limit of {MAX_COLUMNS}", sheet.width);
             return Err(FileProblem::format(sheet.format, reason));
         }
-        if sheet.names.is_none() && format != Format::JsonLines {
+        sheet.require_fields_that_end(&sheet.waiting[0], "row 1", fields.most.max(MOST_NAME))?;
+        if sheet.names.is_none() && format != FileFormat::JsonLines {
             let (is_heading, note) = heading::decide(sheet.waiting.make_contiguous(), options);
             sheet.notes.extend(note);
             if is_heading {
@@ -71,18 +75,33 @@ impl<'a> Sheet<'a> {
                     sheet.waiting.pop_front().map(|first| first.iter().map(|name| name.trim().to_owned()).collect());
             }
         }
+        if let Some(names) = &sheet.names {
+            sheet.require_fields_that_end(&StringRecord::from(names.clone()), "the heading", MOST_NAME)?;
+        }
         Ok(sheet)
     }
 
-    fn empty(source: Source<'a>, format: &'static str, fields: Fields) -> Self {
+    /// Refuses a field of more than `most` bytes. A quotation mark that is never closed makes a
+    /// field of the whole rest.
+    fn require_fields_that_end(&self, record: &StringRecord, which: &str, most: usize) -> Parsed<()> {
+        let Some(column) = record.iter().position(|field| field.len() > most) else { return Ok(()) };
+        let reason = format!(
+            "{which}, column {}: the field has more than {most} bytes; is a quotation mark missing?",
+            column + 1
+        );
+        Err(FileProblem::format(self.format, reason))
+    }
+
+    fn empty(source: Source<'a>, format: &'static str, fields: FieldRules) -> Self {
         let (waiting, notes) = (VecDeque::new(), Vec::new());
         Self { source, format, waiting, names: None, width: 0, row: 0, notes, fields }
     }
 
-    fn delimited(text: &'a str, format: Format, options: &Options, fields: Fields) -> Parsed<Self> {
-        let usual = if format == Format::Tsv { b'\t' } else { b',' };
-        let found =
-            options.delimiter.unwrap_or_else(|| if format == Format::Tsv { b'\t' } else { delimiter::detect(text) });
+    fn delimited(text: &'a str, format: FileFormat, options: &Options, fields: FieldRules) -> Parsed<Self> {
+        let usual = if format == FileFormat::Tsv { b'\t' } else { b',' };
+        let found = options
+            .delimiter
+            .unwrap_or_else(|| if format == FileFormat::Tsv { b'\t' } else { delimiter::detect(text) });
         let reader = ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -105,7 +124,7 @@ impl<'a> Sheet<'a> {
         Ok(sheet)
     }
 
-    fn json_lines(text: &'a str, options: &Options, fields: Fields) -> Parsed<Self> {
+    fn json_lines(text: &'a str, options: &Options, fields: FieldRules) -> Parsed<Self> {
         let wanted = if fields.are_texts { &options.columns[..] } else { &[] };
         let mut lines = json_lines::Lines::new(text, wanted, fields.most);
         let first = lines.next_record()?;
@@ -148,15 +167,7 @@ impl<'a> Sheet<'a> {
         };
         let Some(record) = record else { return Ok(None) };
         self.row += 1;
-        // A quotation mark that is never closed makes a field of the whole rest.
-        if let Some(column) = record.iter().position(|field| field.len() > self.fields.most) {
-            let (row, most) = (self.row, self.fields.most);
-            let reason = format!(
-                "row {row}, column {}: the field has more than {most} bytes; is a quotation mark missing?",
-                column + 1
-            );
-            return Err(FileProblem::format(self.format, reason));
-        }
+        self.require_fields_that_end(&record, &format!("row {}", self.row), self.fields.most)?;
         if record.len() != self.width {
             return Err(FileProblem::Ragged { row: self.row, found: record.len(), expected: self.width });
         }

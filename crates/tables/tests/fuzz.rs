@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_tables::{
-    Encoding, Format, Options, Report, columnar, npy, npz, parse, parse_labels, parse_texts, safetensors,
+    Encoding, FileFormat, Options, Report, columnar, npy, npz, parse, parse_labels, parse_texts, safetensors,
 };
 use hetal_testkit::allocation::{Counting, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
@@ -16,18 +16,18 @@ static ALLOCATOR: Counting = Counting;
 const MEMORY: usize = 256 << 10;
 
 /// Reads a file as features and as labels. A table that is understood has a report.
-fn table(format: Format, bytes: &[u8], label: Option<&str>) -> bool {
+fn table(format: FileFormat, bytes: &[u8], label: Option<&str>) -> bool {
     let options = Options { label: label.map(str::to_owned), ..Options::default() };
     let features = parse(format, bytes, &options).map(|table| Report::new(&table, None).text());
     features.is_ok() | parse_labels(format, bytes, label, Some(2), &options).is_ok()
 }
 
 fn npy_file(bytes: &[u8]) -> bool {
-    table(Format::Npy, bytes, None)
+    table(FileFormat::Npy, bytes, None)
 }
 
 fn npz_file(bytes: &[u8]) -> bool {
-    table(Format::Npz, bytes, None)
+    table(FileFormat::Npz, bytes, None)
 }
 
 /// Wraps bytes into an archive with a valid checksum, so that mutations reach the array parser.
@@ -36,20 +36,22 @@ fn packed(bytes: &[u8]) -> bool {
 }
 
 fn safetensors_file(bytes: &[u8]) -> bool {
-    table(Format::Safetensors, bytes, None)
+    table(FileFormat::Safetensors, bytes, None)
 }
 
 fn csv_file(bytes: &[u8]) -> bool {
-    table(Format::Csv, bytes, Some("kind")) | table(Format::Csv, bytes, None) | table(Format::Tsv, bytes, None)
+    table(FileFormat::Csv, bytes, Some("kind"))
+        | table(FileFormat::Csv, bytes, None)
+        | table(FileFormat::Tsv, bytes, None)
 }
 
 fn json_lines(bytes: &[u8]) -> bool {
-    table(Format::JsonLines, bytes, Some("kind")) | table(Format::JsonLines, bytes, None)
+    table(FileFormat::JsonLines, bytes, Some("kind")) | table(FileFormat::JsonLines, bytes, None)
 }
 
 fn utf16(bytes: &[u8]) -> bool {
     let options = Options { encoding: Encoding::Utf16, ..Options::labelled("k") };
-    parse(Format::Csv, bytes, &options).is_ok()
+    parse(FileFormat::Csv, bytes, &options).is_ok()
 }
 
 fn options(bytes: &[u8]) -> bool {
@@ -62,7 +64,7 @@ fn options(bytes: &[u8]) -> bool {
         ..Options::default()
     };
     let expected = Options { expected: Some(vec!["b".into(), "a".into()]), ..Options::default() };
-    parse(Format::Csv, bytes, &chosen).is_ok() | parse(Format::Csv, bytes, &expected).is_ok()
+    parse(FileFormat::Csv, bytes, &chosen).is_ok() | parse(FileFormat::Csv, bytes, &expected).is_ok()
 }
 
 fn column_file(bytes: &[u8]) -> bool {
@@ -70,7 +72,7 @@ fn column_file(bytes: &[u8]) -> bool {
 }
 
 fn column_files() -> Vec<Vec<u8>> {
-    use hetal_tables::column_file::{Block, ColumnHeading, Content, Kind, Writer};
+    use hetal_tables::column_file::{ColumnBlock, ColumnContent, ColumnHeading, ColumnKind, Writer};
     let heading = |name: &str, kind, content| ColumnHeading {
         name: name.to_owned(),
         kind,
@@ -78,17 +80,20 @@ fn column_files() -> Vec<Vec<u8>> {
         content,
         example: None,
     };
-    let columns = [heading("a", Kind::Float, Content::Numbers), heading("kind", Kind::Integer, Content::Texts)];
+    let columns = [
+        heading("a", ColumnKind::Float, ColumnContent::Numbers),
+        heading("kind", ColumnKind::Integer, ColumnContent::Texts),
+    ];
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, &columns).unwrap();
     let labels = (0..6).map(|k| Some((k % 2).to_string())).collect();
-    writer.write(6, &[Block::Numbers(vec![0.5; 6]), Block::Texts(labels)]).unwrap();
+    writer.write(6, &[ColumnBlock::Numbers(vec![0.5; 6]), ColumnBlock::Texts(labels)]).unwrap();
     writer.finish().unwrap();
     vec![bytes]
 }
 
 fn text_columns(bytes: &[u8]) -> bool {
-    parse_texts(Format::Csv, bytes, &["a", "kind"], 1 << 20, &Options::default()).is_ok()
+    parse_texts(FileFormat::Csv, bytes, &["a", "kind"], 1 << 20, &Options::default()).is_ok()
 }
 
 fn texts(bytes: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 //! the report.
 #![allow(clippy::unwrap_used)]
 
-use hetal_tables::{Encoding, Format, Labels, Options, Report, npy, npz, parse, parse_labels};
+use hetal_tables::{Encoding, FileFormat, Labels, Options, Report, npy, npz, parse, parse_labels};
 
 /// What must be said.
 enum Said {
@@ -17,17 +17,17 @@ use Said::{Plainly, Refused, Reported};
 
 struct Case {
     name: &'static str,
-    format: Format,
+    format: FileFormat,
     bytes: Vec<u8>,
     options: Options,
     said: Said,
 }
 
 fn case(name: &'static str, text: impl AsRef<[u8]>, options: Options, said: Said) -> Case {
-    Case { name, format: Format::Csv, bytes: text.as_ref().to_vec(), options, said }
+    Case { name, format: FileFormat::Csv, bytes: text.as_ref().to_vec(), options, said }
 }
 
-fn of(format: Format, name: &'static str, text: impl AsRef<[u8]>, options: Options, said: Said) -> Case {
+fn of(format: FileFormat, name: &'static str, text: impl AsRef<[u8]>, options: Options, said: Said) -> Case {
     Case { format, ..case(name, text, options, said) }
 }
 
@@ -131,7 +131,7 @@ fn delimiters() -> Vec<Case> {
             Reported("guessed: fields are separated by tabs (--delimiter ,)"),
         ),
         of(
-            Format::Tsv,
+            FileFormat::Tsv,
             "tabs in .tsv",
             "a\tb\tkind\n1\t2\tx,y\n3\t4\ty\n",
             label("kind"),
@@ -546,7 +546,7 @@ fn suspicious() -> Vec<Case> {
 }
 
 fn lines_and_arrays() -> Vec<Case> {
-    use Format::{JsonLines, Npy, Npz};
+    use FileFormat::{JsonLines, Npy, Npz};
     let array = |shape: &[usize], values: &[f64]| npy::write_doubles(shape, values);
     let objects = b"\x93NUMPY\x01\x00\x3c\x00{'descr': '|O', 'fortran_order': False, 'shape': (3,), }    \n";
     let one_hot = npz::write(&[("x", array(&[2, 1], &[1.0, 2.0])), ("y", array(&[2, 2], &[0.0, 1.0, 1.0, 0.0]))]);
@@ -677,14 +677,14 @@ fn each_table_is_answered_by_its_sentence() {
 #[test]
 fn classes_are_not_joined_by_decoding() {
     let bytes = b"a,kind\n1,Mal\xe9\n2,Mal\xe8\n";
-    let table = parse(Format::Csv, bytes, &encoded(Encoding::Latin1)).unwrap();
+    let table = parse(FileFormat::Csv, bytes, &encoded(Encoding::Latin1)).unwrap();
     assert_eq!(table.labels, Some(Labels::Texts(vec!["Malé".into(), "Malè".into()])));
 }
 
 /// A report is JSON with the options that answer its warnings.
 #[test]
 fn a_report_is_json() {
-    let table = parse(Format::Csv, b"a;b;kind\n1;7;0\n2;7;1\n", &label("kind")).unwrap();
+    let table = parse(FileFormat::Csv, b"a;b;kind\n1;7;0\n2;7;1\n", &label("kind")).unwrap();
     let value = serde_json::to_value(Report::new(&table, None)).unwrap();
     assert_eq!(value["rows"], 2);
     assert_eq!(value["label_type"], "integer");
@@ -697,7 +697,7 @@ fn a_report_is_json() {
 /// Labels of a file of their own are refused like those of a column.
 #[test]
 fn label_files_are_answered_too() {
-    let read = |text: &str, rows| parse_labels(Format::Csv, text.as_bytes(), None, rows, &plain());
+    let read = |text: &str, rows| parse_labels(FileFormat::Csv, text.as_bytes(), None, rows, &plain());
     let fractions = read("0.5\n1.5\n", None).unwrap_err().to_string();
     assert!(fractions.starts_with("column 1 holds fractions"), "{fractions}");
     let two = read("x,y\nz,w\n", None).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use crate::source::{MAX_CONSTANTS, MAX_DIGITS, MAX_LIMBS, MAX_LINEAR, MAX_ROWS, 
 use std::ffi::c_void;
 
 /// A device address.
-pub(crate) type Address = u64;
+pub(crate) type DeviceAddress = u64;
 
 /// A number modulo a prime, as the kernels' arithmetic reads it: see `Arithmetic::word`.
 pub(crate) type Word = u64;
@@ -78,68 +78,68 @@ plain_structs! {
         inverses: [f64; MAX_SOURCES],
     }
     /// A target prime of a conversion.
-    struct Target {
+    struct ConversionTarget {
         q: Word, inverse: Word, hats: [Word; MAX_SOURCES], minus_product: Word,
         to: u32, shift: u32,
     }
 
     struct NttArgs {
-        primes: Address, roots: Address, jobs: Address, work: Address,
-        input: [Address; 2], output: [Address; 2],
+        primes: DeviceAddress, roots: DeviceAddress, jobs: DeviceAddress, work: DeviceAddress,
+        input: [DeviceAddress; 2], output: [DeviceAddress; 2],
         inverse: u32, unused: u32,
     }
-    struct ConvertArgs { groups: Address, targets: Address, y: Address, out: Address, }
+    struct ConvertArgs { groups: DeviceAddress, targets: DeviceAddress, y: DeviceAddress, out: DeviceAddress, }
     struct BinaryArgs {
-        primes: Address, out: Address, a: Address, b: Address,
+        primes: DeviceAddress, out: DeviceAddress, a: DeviceAddress, b: DeviceAddress,
         q: u32, full_q: u32, a_q: u32, b_q: u32,
     }
-    struct MulAddArgs { operands: BinaryArgs, accumulator: Address, }
+    struct MulAddArgs { operands: BinaryArgs, accumulator: DeviceAddress, }
     struct HalvesArgs {
-        primes: Address, out: Address, a: Address, accumulator: Address,
+        primes: DeviceAddress, out: DeviceAddress, a: DeviceAddress, accumulator: DeviceAddress,
         q: u32, full_q: u32, a_q: u32, unused: u32,
         constants: [[Word; 2]; MAX_LIMBS],
     }
     struct LinearArgs {
-        primes: Address, out: [Address; 2], start: [Address; 2],
+        primes: DeviceAddress, out: [DeviceAddress; 2], start: [DeviceAddress; 2],
         q: u32, full_q: u32, count: u32, has_constant: u32, limbs: u32, unused: u32,
-        terms: [[Address; 2]; MAX_LINEAR], chain: [u32; MAX_LINEAR],
+        terms: [[DeviceAddress; 2]; MAX_LINEAR], chain: [u32; MAX_LINEAR],
         constants: [[Word; 2]; MAX_CONSTANTS],
     }
-    struct AutomorphismArgs { out: Address, a: Address, galois: u32, unused: u32, }
+    struct AutomorphismArgs { out: DeviceAddress, a: DeviceAddress, galois: u32, unused: u32, }
     struct PauseArgs { cycles: u64, }
-    struct LiftArgs { primes: Address, coefficients: Address, out: Address, factor: f64, q: u32, full_q: u32, }
-    struct TensorTerm { factors: [Address; 4], chain: [u32; 4], }
+    struct LiftArgs { primes: DeviceAddress, coefficients: DeviceAddress, out: DeviceAddress, factor: f64, q: u32, full_q: u32, }
+    struct TensorTerm { factors: [DeviceAddress; 4], chain: [u32; 4], }
     struct TensorArgs {
-        primes: Address, out: [Address; 3],
+        primes: DeviceAddress, out: [DeviceAddress; 3],
         q: u32, full_q: u32, count: u32, accumulate: u32,
         terms: [TensorTerm; MAX_TERMS],
     }
-    struct PlainTerm { factors: [Address; 3], chain: [u32; 3], unused: u32, }
+    struct PlainTerm { factors: [DeviceAddress; 3], chain: [u32; 3], unused: u32, }
     struct PlainArgs {
-        primes: Address, out: [Address; 2],
+        primes: DeviceAddress, out: [DeviceAddress; 2],
         q: u32, full_q: u32, count: u32, accumulate: u32,
         terms: [PlainTerm; MAX_TERMS],
     }
     struct DigitsArgs {
-        source: Address, extended: Address, count: u32, limbs: u32,
+        source: DeviceAddress, extended: DeviceAddress, count: u32, limbs: u32,
         starts: [u32; MAX_DIGITS + 1], unused: u32,
     }
-    struct KeyArgs { halves: [[Address; 2]; MAX_DIGITS], }
+    struct KeyArgs { halves: [[DeviceAddress; 2]; MAX_DIGITS], }
     struct InnerProductArgs {
-        primes: Address, out: [Address; 2], accumulator: [Address; 2], lifted: [Address; 2],
-        plain: Address, special_product: Address,
+        primes: DeviceAddress, out: [DeviceAddress; 2], accumulator: [DeviceAddress; 2], lifted: [DeviceAddress; 2],
+        plain: DeviceAddress, special_product: DeviceAddress,
         q: u32, full_q: u32, key_q: u32, plain_q: u32, inverse: u32, unused: u32,
         digits: DigitsArgs, key: KeyArgs,
     }
     struct StepArgs { key: KeyArgs, inverse: u32, key_q: u32, is_identity: u32, unused: u32, }
     struct RotatedArgs {
-        primes: Address, c0: Address, special_product: Address, rotated: Address,
+        primes: DeviceAddress, c0: DeviceAddress, special_product: DeviceAddress, rotated: DeviceAddress,
         q: u32, full_q: u32, first: u32, steps_count: u32,
         digits: DigitsArgs, steps: [StepArgs; MAX_STEPS],
     }
     struct WeighArgs {
-        primes: Address, rotated: Address, out: [[Address; 2]; MAX_ROWS],
+        primes: DeviceAddress, rotated: DeviceAddress, out: [[DeviceAddress; 2]; MAX_ROWS],
         q: u32, full_q: u32, first: u32, steps_count: u32, rows: u32, accumulate: u32,
-        weights: [[Address; MAX_ROWS]; MAX_STEPS], weight_q: [[u32; MAX_ROWS]; MAX_STEPS],
+        weights: [[DeviceAddress; MAX_ROWS]; MAX_STEPS], weight_q: [[u32; MAX_ROWS]; MAX_STEPS],
     }
 }

@@ -17,7 +17,7 @@ use cudarc::driver::{result, sys};
 use graph_recording::{GraphRecording, destroy};
 use library::library;
 use queries::{attribute, capability, chosen, driver_version, elapsed, explained};
-use staging::{STAGED, Staging};
+use staging::{PinnedStaging, STAGED};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
@@ -65,7 +65,7 @@ pub(crate) struct Driver {
     /// Events around launches, while profiling.
     timed: Mutex<Option<Vec<TimedLaunch>>>,
     queue: Mutex<Queue>,
-    staging: Mutex<Staging>,
+    staging: Mutex<PinnedStaging>,
     recorded: Mutex<GraphRecording>,
     /// What the next pause is drawn from; 0 for none.
     pause_state: AtomicU64,
@@ -152,7 +152,7 @@ impl Driver {
             *stream =
                 result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("making a stream"))?;
         }
-        driver.staging = Mutex::new(Staging::new()?);
+        driver.staging = Mutex::new(PinnedStaging::new()?);
         driver.load_kernels(capability)?;
         Ok(driver)
     }

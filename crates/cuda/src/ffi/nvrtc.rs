@@ -141,14 +141,14 @@ pub(crate) fn version() -> (i32, i32) {
 
 /// What to compile for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct CompileTarget {
     /// The compute capability.
     pub(crate) architecture: u32,
     /// Whether it is the GPU's own: else virtual assembly, which the driver translates.
     is_native: bool,
 }
 
-impl Target {
+impl CompileTarget {
     /// The GPU's own architecture if it is known, else the newest virtual one before it, if there
     /// is one.
     fn among(known: &[u32], capability: u32) -> Option<Self> {
@@ -162,7 +162,7 @@ impl Target {
 }
 
 /// What this compiler makes for a GPU of compute capability `capability` (90 for 9.0).
-pub(crate) fn target(capability: u32) -> Result<Target> {
+pub(crate) fn target(capability: u32) -> Result<CompileTarget> {
     let mut known: Vec<c_int> = Vec::new();
     if let Some(compiler) = compiler() {
         let mut count: c_int = 0;
@@ -176,7 +176,7 @@ pub(crate) fn target(capability: u32) -> Result<Target> {
     let known: Vec<u32> = known.into_iter().filter_map(|arch| u32::try_from(arch).ok()).collect();
     let (major, minor) = version();
     let too_old = || Error::CardTooOld { compiler: format!("{major}.{minor}"), target: format!("sm_{capability}") };
-    Target::among(&known, capability).ok_or_else(too_old)
+    CompileTarget::among(&known, capability).ok_or_else(too_old)
 }
 
 /// Compiles the kernels for a GPU of compute capability `capability`: machine code of its
@@ -283,10 +283,10 @@ mod tests {
     #[test]
     fn code_is_for_the_card_or_for_one_before_it() {
         let known = [75, 80, 86, 90];
-        assert_eq!(Target::among(&known, 90).map(|t| t.name()).as_deref(), Some("sm_90"));
-        assert_eq!(Target::among(&known, 89).map(|t| t.name()).as_deref(), Some("compute_86"));
-        assert_eq!(Target::among(&known, 120).map(|t| t.name()).as_deref(), Some("compute_90"));
-        assert_eq!(Target::among(&known, 70), None, "a compiler too new for the card");
+        assert_eq!(CompileTarget::among(&known, 90).map(|t| t.name()).as_deref(), Some("sm_90"));
+        assert_eq!(CompileTarget::among(&known, 89).map(|t| t.name()).as_deref(), Some("compute_86"));
+        assert_eq!(CompileTarget::among(&known, 120).map(|t| t.name()).as_deref(), Some("compute_90"));
+        assert_eq!(CompileTarget::among(&known, 70), None, "a compiler too new for the card");
         let words = Error::CardTooOld { compiler: "13.0".to_owned(), target: "sm_70".to_owned() }.to_string();
         assert!(words.contains("nvidia-cuda-nvrtc-cu12"), "{words}");
     }

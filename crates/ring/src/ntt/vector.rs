@@ -68,12 +68,12 @@ struct Scratch([MaybeUninit<f64>; MAX_ROWS * STRIP]);
 
 /// Rows of doubles: where they start and how far apart they are.
 #[derive(Clone, Copy)]
-struct Rows {
+struct RowPointers {
     start: *mut f64,
     stride: usize,
 }
 
-impl Rows {
+impl RowPointers {
     /// # Safety
     ///
     /// The element is in the array.
@@ -179,9 +179,9 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
         // SAFETY: strips are whole numbers of vectors, and blocks of squares, inside the array.
         unsafe {
             let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
-            let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
+            let scratch = RowPointers { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
             for column in (0..self.block).step_by(STRIP) {
-                self.forward_strip(Rows { start: self.a.add(column), stride: self.block }, scratch);
+                self.forward_strip(RowPointers { start: self.a.add(column), stride: self.block }, scratch);
             }
             for row in 0..self.rows {
                 self.forward_row(row);
@@ -191,7 +191,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 
     /// The stages between blocks, on one strip. Reads residues.
     #[inline(always)]
-    unsafe fn forward_strip(&self, a: Rows, scratch: Rows) {
+    unsafe fn forward_strip(&self, a: RowPointers, scratch: RowPointers) {
         // SAFETY: as in `forward`.
         unsafe {
             let odd = self.rows.ilog2() % 2 == 1;
@@ -214,7 +214,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 
     /// The first stage alone. From residues (`A = 1`) to `1 + b(1)`: at most 1.75.
     #[inline(always)]
-    unsafe fn forward_first2(&self, from: Rows, to: Rows) {
+    unsafe fn forward_first2(&self, from: RowPointers, to: RowPointers) {
         // SAFETY: as in `forward`.
         unsafe {
             let (w, half) = (self.root(1), self.rows / 2);
@@ -232,7 +232,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 
     /// Two stages on part `part` of a strip: `count` rows.
     #[inline(always)]
-    unsafe fn forward_pass<const PLACE: u8>(&self, from: Rows, to: Rows, count: usize, part: usize) {
+    unsafe fn forward_pass<const PLACE: u8>(&self, from: RowPointers, to: RowPointers, count: usize, part: usize) {
         // SAFETY: as in `forward`; there are `rows / count` parts, and as many roots in this stage.
         unsafe {
             let k = self.rows / count + part;
@@ -360,9 +360,9 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
                 self.inverse_row(row);
             }
             let mut scratch = Scratch([MaybeUninit::uninit(); MAX_ROWS * STRIP]);
-            let scratch = Rows { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
+            let scratch = RowPointers { start: scratch.0.as_mut_ptr().cast(), stride: STRIP };
             for column in (0..self.block).step_by(STRIP) {
-                let a = Rows { start: self.a.add(column), stride: self.block };
+                let a = RowPointers { start: self.a.add(column), stride: self.block };
                 self.inverse_strip(a, scratch, scale, scaled_root);
             }
         }
@@ -460,7 +460,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 
     /// The stages between blocks, on one strip. Writes residues.
     #[inline(always)]
-    unsafe fn inverse_strip(&self, a: Rows, scratch: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+    unsafe fn inverse_strip(&self, a: RowPointers, scratch: RowPointers, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
         unsafe {
             let odd = self.rows.ilog2() % 2 == 1;
@@ -484,7 +484,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 
     /// Two stages on part `part` of a strip: `count` rows.
     #[inline(always)]
-    unsafe fn inverse_pass(&self, from: Rows, to: Rows, count: usize, part: usize) {
+    unsafe fn inverse_pass(&self, from: RowPointers, to: RowPointers, count: usize, part: usize) {
         // SAFETY: as in `forward_pass`.
         unsafe {
             let k = 2 * (self.rows / count) - 1 - part;
@@ -512,7 +512,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     /// reductions: of the sums of size `4 M`, which `LARGE` reduces first, and `2 b(2 M)`. The
     /// products are below 1.
     #[inline(always)]
-    unsafe fn inverse_last4(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+    unsafe fn inverse_last4(&self, from: RowPointers, to: RowPointers, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
         unsafe {
             let f = &self.field;
@@ -544,7 +544,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
     /// The last stage alone; writes residues. Sums and differences are `2 M`, and their products
     /// below 1.
     #[inline(always)]
-    unsafe fn inverse_last2(&self, from: Rows, to: Rows, scale: Factor<S>, scaled_root: Factor<S>) {
+    unsafe fn inverse_last2(&self, from: RowPointers, to: RowPointers, scale: Factor<S>, scaled_root: Factor<S>) {
         // SAFETY: as in `forward`.
         unsafe {
             let (f, half) = (&self.field, self.rows / 2);
@@ -564,7 +564,7 @@ impl<S: Simd, const CLASS: u8> Transform<S, CLASS> {
 /// Asks for what four rows have in the next strip: it is too far from row to row for the CPU to
 /// foresee.
 #[inline(always)]
-fn prefetch_next_strip(a: Rows, row: usize, quarter: usize) {
+fn prefetch_next_strip(a: RowPointers, row: usize, quarter: usize) {
     for k in 0..4 {
         for line in (0..STRIP).step_by(8) {
             prefetch(a.start.wrapping_add((row + k * quarter) * a.stride + STRIP + line));

@@ -13,12 +13,12 @@ pub(super) const BLOCK: usize = 2048;
 
 /// A few vectors, the terms of a sum of products.
 #[derive(Clone, Copy)]
-pub(super) struct Terms<R> {
+pub(super) struct ProductTerms<R> {
     vectors: [R; MAX_DOT_TERMS],
     count: usize,
 }
 
-impl<R: Residues> Terms<R> {
+impl<R: Residues> ProductTerms<R> {
     pub(super) fn new(vectors: impl Iterator<Item = R>) -> Self {
         let mut terms = Self { vectors: [R::default(); MAX_DOT_TERMS], count: 0 };
         for vector in vectors {
@@ -42,14 +42,14 @@ impl<R: Residues> Terms<R> {
 }
 
 /// One limb of both halves of a switching key.
-pub(super) struct KeyLimb<'a>(Terms<Packed<'a>>, Terms<Packed<'a>>);
+pub(super) struct KeyLimb<'a>(ProductTerms<Packed<'a>>, ProductTerms<Packed<'a>>);
 
 impl<'a> KeyLimb<'a> {
     /// Limb `i` of `basis`, of the key's first `digits`.
     pub(super) fn new(key: &'a [(PackedPoly, PackedPoly)], basis: Basis, i: usize, digits: usize) -> Self {
         assert!(key.len() >= digits, "a key for every digit");
         let half = |pick: fn(&(PackedPoly, PackedPoly)) -> &PackedPoly| {
-            Terms::new(key[..digits].iter().map(|k| pick(k).matching(basis, i)))
+            ProductTerms::new(key[..digits].iter().map(|k| pick(k).matching(basis, i)))
         };
         Self(half(|k| &k.0), half(|k| &k.1))
     }
@@ -57,7 +57,7 @@ impl<'a> KeyLimb<'a> {
 
 /// One limb of digits, of a key, and of what is added to the sums of their products.
 pub(super) struct InnerProduct<'a> {
-    pub(super) x: &'a Terms<&'a [u64]>,
+    pub(super) x: &'a ProductTerms<&'a [u64]>,
     pub(super) key: KeyLimb<'a>,
     pub(super) plus: [Option<Scaled<'a>>; 2],
 }

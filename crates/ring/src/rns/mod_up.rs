@@ -1,6 +1,6 @@
 //! Digits of a polynomial, and their inner product with a switching key.
 
-use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
+use super::inner_product::{BLOCK, InnerProduct, KeyLimb, ProductTerms};
 use super::{Basis, Conversion, PackedPoly, Poly, RnsRing, Sources};
 use crate::buffer::Limb;
 use crate::kernels;
@@ -62,8 +62,8 @@ impl Digits {
     }
 
     /// Limb `i` of all digits.
-    fn limb<'a>(&'a self, i: usize, others: &'a [Option<Limb>]) -> Terms<&'a [u64]> {
-        Terms::new(others.iter().map(|other| &other.as_ref().unwrap_or_else(|| self.source_limb(i))[..]))
+    fn limb<'a>(&'a self, i: usize, others: &'a [Option<Limb>]) -> ProductTerms<&'a [u64]> {
+        ProductTerms::new(others.iter().map(|other| &other.as_ref().unwrap_or_else(|| self.source_limb(i))[..]))
     }
 }
 
@@ -111,7 +111,7 @@ impl RnsRing {
         &self,
         digits: &Digits,
         given: Vec<T>,
-        work: impl Fn(usize, &Terms<&[u64]>, T) + Sync,
+        work: impl Fn(usize, &ProductTerms<&[u64]>, T) + Sync,
     ) {
         assert_eq!(given.len(), digits.basis.limbs());
         if let Others::Kept(others) = &digits.others {

@@ -1,7 +1,7 @@
 //! Weighted sums of many automorphisms of one ciphertext-like pair, before any division by the
 //! special primes.
 
-use super::inner_product::{BLOCK, InnerProduct, KeyLimb, Terms};
+use super::inner_product::{BLOCK, InnerProduct, KeyLimb, ProductTerms};
 use super::{Digits, PackedPoly, Poly, RnsRing};
 use crate::automorphism::Permutation;
 use crate::buffer::Limb;
@@ -93,7 +93,7 @@ impl RnsRing {
         i: usize,
         c0: &'a Poly,
         digits: &'a Digits,
-        x: &'a Terms<&'a [u64]>,
+        x: &'a ProductTerms<&'a [u64]>,
         steps: &[BabyStep<'a>],
     ) -> Vec<RotatedProduct<'a>> {
         let basis = digits.basis();

@@ -12,12 +12,12 @@ pub(super) const STAGED: usize = 1 << 20;
 /// that it may change at once whatever the driver does with ordinary memory. One half is filled
 /// while the other is read.
 #[derive(Default)]
-pub(super) struct Staging {
+pub(super) struct PinnedStaging {
     halves: Vec<(*mut c_void, sys::CUevent)>,
     next: usize,
 }
 
-impl Staging {
+impl PinnedStaging {
     pub(super) fn new() -> Result<Self> {
         let mut staging = Self::default();
         for _ in 0..2 {
