@@ -15,12 +15,14 @@ mod key_set;
 mod objects;
 mod packing;
 mod params;
+mod rounded;
 mod switching_key;
 
 pub use envelope::{CHECKSUM_LEN, EnvelopeReader, EnvelopeWriter, HEADER_LEN, Header, MAGIC, ObjectKind, VERSION};
 pub use error::{FormatError, Result};
 pub use key_set::{KeySetFile, KeySetReader, KeySetWriter, MAX_KEYS, key_set_len, read_key_set, write_key_set};
 pub use objects::{ciphertext_len, seeded_ciphertext_len};
+pub use rounded::rounded_ciphertext_len;
 
 use crate::{Backend, Params};
 use hetal_ring::Basis;

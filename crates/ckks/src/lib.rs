@@ -8,6 +8,7 @@ mod error;
 mod evaluation_key;
 mod evaluator;
 pub mod params;
+mod rounded;
 pub mod security;
 
 pub use backend::Backend;
@@ -18,4 +19,5 @@ pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};
 pub use evaluator::{Evaluator, GiantStep, LinearTransform, Pattern, RaisedCiphertext};
 pub use num_complex::Complex64;
 pub use params::{BitSizes, EvalMod, Params, ParamsLiteral};
+pub use rounded::{LiftForm, ROUNDED_BITS, ROUNDED_BITS_RANGE, RoundedCiphertext};
 pub use security::Security;

@@ -300,6 +300,12 @@ impl Params {
         self.scales[level]
     }
 
+    /// The scale of coefficients up to 1 modulo `q0`, as coefficients-to-slots and EvalMod take
+    /// them: `q0` over the message ratio.
+    pub fn coefficient_scale(&self) -> f64 {
+        self.literal.q0 as f64 / f64::from(1u32 << self.literal.log_message_ratio)
+    }
+
     /// The primes at which digits of a key-switch begin.
     pub fn digit_starts(&self) -> &[usize] {
         &self.digit_starts

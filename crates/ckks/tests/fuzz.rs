@@ -28,6 +28,7 @@ fn hostile_bytes_give_typed_errors() {
         "Residue",
         "Scale",
         "Primes",
+        "Rounded",
         "Purpose",
         "Digits",
         "Count",

@@ -8,7 +8,8 @@
 
 use hetal_ckks::bytes::{self, Codec, Object};
 use hetal_ckks::{
-    Ciphertext, Complex64, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey,
+    Ciphertext, Complex64, EvaluationKeys, KeyId, LiftForm, Params, Plaintext, PublicKey, RoundedCiphertext,
+    SeededCiphertext, SwitchingKey,
 };
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use hetal_testkit::{TestOwner, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
@@ -72,6 +73,12 @@ fn version_1_is_still_read() {
     let public: PublicKey<Poly> = golden(&codec, "public-key");
     assert!(close(&client.encrypt_public(&public, &values, 0)));
 
+    let rounded: RoundedCiphertext = golden(&codec, "rounded-ciphertext");
+    assert_eq!((rounded.bits, rounded.log_bound, rounded.form), (30, 5, LiftForm::Complex));
+    let mut expanded = rounded.expand(&client.params, &*client.ring);
+    expanded.scale = client.params.scale(0);
+    assert!(close(&expanded));
+
     let mut keys = EvaluationKeys::default();
     keys.insert(golden::<SwitchingKey<PackedPoly>>(&codec, "switching-key"));
     let turned = client.evaluator.automorphism(&client.encrypt(&values, 1), 5, &keys).unwrap();
@@ -126,6 +133,9 @@ fn write_missing_files() {
     write("ciphertext", codec.encode(&client.encrypt(&values, 0)).unwrap());
     write("seeded-ciphertext", codec.encode(&client.encrypt_seeded(&values, 0)).unwrap());
     write("public-key", codec.encode(&client.public_key(1)).unwrap());
+    let coefficients = client.evaluator.encoder().encode(&values, client.params.scale(0)).unwrap();
+    let rounded = client.encrypt_rounded(&coefficients, 5, LiftForm::Complex);
+    write("rounded-ciphertext", codec.encode(&rounded).unwrap());
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, [(KeyId::Galois(5), 2)]);
     write("switching-key", codec.encode(&**keys.iter().next().unwrap()).unwrap());

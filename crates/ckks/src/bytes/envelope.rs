@@ -31,11 +31,13 @@ pub enum ObjectKind {
     SwitchingKey = 6,
     /// Many switching keys.
     KeySet = 7,
+    /// A fresh ciphertext modulo `q0` with rounded coefficients.
+    RoundedCiphertext = 8,
 }
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Params,
         Self::Plaintext,
         Self::Ciphertext,
@@ -43,6 +45,7 @@ impl ObjectKind {
         Self::PublicKey,
         Self::SwitchingKey,
         Self::KeySet,
+        Self::RoundedCiphertext,
     ];
 }
 
@@ -56,6 +59,7 @@ impl std::fmt::Display for ObjectKind {
             Self::PublicKey => "public key",
             Self::SwitchingKey => "switching key",
             Self::KeySet => "key set",
+            Self::RoundedCiphertext => "rounded ciphertext",
         })
     }
 }

@@ -113,6 +113,18 @@ pub enum FormatError {
         /// The most possible.
         most: usize,
     },
+    /// A number in front of a rounded ciphertext that none has.
+    #[error("{found} as {what} of a rounded ciphertext, where {least} to {most} are possible")]
+    Rounded {
+        /// Which number.
+        what: &'static str,
+        /// The number found.
+        found: u32,
+        /// The least possible.
+        least: u32,
+        /// The most possible.
+        most: u32,
+    },
     /// A purpose no switching key has.
     #[error("no switching key has purpose {purpose} with X -> X^{galois}")]
     Purpose {

@@ -38,7 +38,11 @@ fn pack<const BITS: usize>(_q: &Modulus, residues: &[u64], out: &mut [u8]) {
 }
 
 fn pack_any(q: &Modulus, residues: &[u64], out: &mut [u8]) {
-    let bits = q.bits() as usize;
+    pack_bits(q.bits() as usize, residues, out);
+}
+
+/// Packs numbers of `bits` bits, eight into as many bytes.
+pub(super) fn pack_bits(bits: usize, residues: &[u64], out: &mut [u8]) {
     residues.chunks_exact(8).zip(out.chunks_exact_mut(bits)).for_each(|(eight, bytes)| pack_eight(bits, eight, bytes));
 }
 
@@ -86,7 +90,7 @@ fn unpack_any(q: &Modulus, packed: &[u8], residues: &mut [u64]) -> bool {
 
 /// The `bits` bits from bit `start`.
 #[inline(always)]
-fn field(bytes: &[u8], start: usize, bits: usize) -> u64 {
+pub(super) fn field(bytes: &[u8], start: usize, bits: usize) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[start / 8..start / 8 + 8]);
     (u64::from_le_bytes(eight) >> (start % 8)) & (u64::MAX >> (64 - bits))
