@@ -16,6 +16,9 @@
 //! A vector of real numbers that repeats after `n` slots ([`Bootstrapper::bootstrap_periodic`])
 //! needs fewer butterflies, and otherwise the same matrices, keys and levels.
 //!
+//! A vector in coefficient form ([`Bootstrapper::lift`]) begins at `q0`, without
+//! slots-to-coefficients.
+//!
 //! A complex vector that repeats after `n` slots ([`Bootstrapper::sparse`]) has `2n` coefficients.
 //! Both halves fit one ciphertext of `2n` slots, so that one exponential suffices and the matrices
 //! are smaller.
@@ -25,6 +28,7 @@ mod dft;
 mod eval_mod;
 mod keys;
 mod layout;
+pub mod lift;
 mod periodic;
 
 use crate::{Error, Result};
@@ -33,7 +37,8 @@ pub use dft::BsgsSplit;
 use dft::Shape;
 use eval_mod::Exponential;
 use hetal_ckks::{
-    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LinearTransform, Params, ParamsLiteral, Plaintext,
+    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LiftForm, LinearTransform, Params, ParamsLiteral,
+    Plaintext,
 };
 pub use keys::{keys, keys_with_split, sparse_keys};
 use layout::Layout;
@@ -94,6 +99,7 @@ enum Form {
     Real,
     Periodic(usize),
     Pair,
+    Lift(LiftForm),
 }
 
 /// The routines of the backend for each form and bound, valid for one version of the keys.
@@ -240,7 +246,7 @@ impl<B: Backend> Bootstrapper<B> {
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Ct<B>> {
         let work = |[a]: [Ct<B>; 1]| Ok([self.bootstrap_observed(evaluator, &a, log_bound, keys, &mut |_| {})?]);
-        let [out] = self.repeated(evaluator, Form::Complex, [a], log_bound, keys, work)?;
+        let [out] = self.repeated(evaluator, (Form::Complex, log_bound), bottom(evaluator), [a], keys, work)?;
         Ok(out)
     }
 
@@ -283,7 +289,7 @@ impl<B: Backend> Bootstrapper<B> {
             drop(a);
             Ok([self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)?])
         };
-        let [out] = self.repeated(evaluator, Form::Real, [a], log_bound, keys, work)?;
+        let [out] = self.repeated(evaluator, (Form::Real, log_bound), bottom(evaluator), [a], keys, work)?;
         Ok(out)
     }
 
@@ -308,30 +314,29 @@ impl<B: Backend> Bootstrapper<B> {
             let finish = |w| self.times_bound(evaluator, twice_imaginary(evaluator, w, keys)?, log_bound);
             Ok([finish(re)?, finish(im)?])
         };
-        let [a, b] = self.repeated(evaluator, Form::Pair, [a, b], log_bound, keys, work)?;
+        let [a, b] = self.repeated(evaluator, (Form::Pair, log_bound), bottom(evaluator), [a, b], keys, work)?;
         Ok((a, b))
     }
 
-    /// Runs `work` on ciphertexts of the lowest level as a routine of the backend. The matrices
-    /// belong to this bootstrapper; the version identifies the keys.
+    /// Runs `work` on ciphertexts of the given limbs and scale as a routine of the backend. The
+    /// matrices belong to this bootstrapper; the version identifies the keys.
     fn repeated<const COUNT: usize>(
         &self,
         evaluator: &Evaluator<B>,
-        form: Form,
+        (form, log_bound): (Form, u32),
+        (limbs, scale): (usize, f64),
         inputs: [&Ct<B>; COUNT],
-        log_bound: u32,
         keys: &EvaluationKeys<B::Packed>,
         work: impl Fn([Ct<B>; COUNT]) -> Result<[Ct<B>; COUNT]>,
     ) -> Result<[Ct<B>; COUNT]> {
         let params = evaluator.params();
         let mut polys = Vec::with_capacity(2 * COUNT);
         for a in inputs {
-            let bottom = evaluator.truncated(a, params.limbs(0))?;
+            let input = evaluator.truncated(a, limbs)?;
             // The matrices expect exactly this scale.
-            evaluator.require_scale("bootstrap", &bottom, params.scale(0))?;
-            polys.extend([bottom.c0, bottom.c1]);
+            evaluator.require_scale("bootstrap", &input, scale)?;
+            polys.extend([input.c0, input.c1]);
         }
-        // Inputs and outputs have the scale of their level.
         let ciphertexts = |polys: Vec<B::Poly>, scale: f64| -> Result<[Ct<B>; COUNT]> {
             let mut polys = polys.into_iter();
             let mut next = || polys.next().ok_or(Error::Empty("bootstrap"));
@@ -344,9 +349,10 @@ impl<B: Backend> Bootstrapper<B> {
         };
         let routine = self.routines.get(form, log_bound, keys.version());
         let out = evaluator.backend().repeat(&routine, polys, |polys| {
-            let out = work(ciphertexts(polys, params.scale(0))?)?;
+            let out = work(ciphertexts(polys, scale)?)?;
             Ok::<_, Error>(out.into_iter().flat_map(|ct| [ct.c0, ct.c1]).collect())
         })?;
+        // Results have the scale of their level.
         ciphertexts(out, params.scale(self.level(params)))
     }
 
@@ -395,9 +401,21 @@ impl<B: Backend> Bootstrapper<B> {
     ) -> Result<Ct<B>> {
         let bottom = self.slots_to_coefficients(evaluator, a, ends.last_to_coefficients, keys)?;
         ended("slots_to_coefficients");
-        let mut raised = evaluator.raise_modulus(&bottom, self.raised_limbs, keys)?;
+        self.slots_of_raised(evaluator, &bottom, (ends.first_to_slots, ends.trace), keys, ended)
+    }
+
+    /// The coefficients of a ciphertext modulo `q0`, after its modulus is raised, in the slots and
+    /// divided by `2 q0 K`. The first matrix and the trace are those of [`Ends`].
+    fn slots_of_raised(
+        &self,
+        evaluator: &Evaluator<B>,
+        bottom: &Ct<B>,
+        (first, trace): (&LinearTransform<B::Packed>, &[i64]),
+        keys: &EvaluationKeys<B::Packed>,
+        ended: &mut dyn FnMut(&'static str),
+    ) -> Result<Ct<B>> {
+        let mut raised = evaluator.raise_modulus(bottom, self.raised_limbs, keys)?;
         raised.scale = evaluator.params().literal().q0 as f64;
-        let first = ends.first_to_slots;
         let mut z = if self.is_sparse() {
             let z = traced(evaluator, &self.trace, evaluator.leave_sparse_secret(raised, keys)?, keys)?;
             ended("raise_modulus");
@@ -408,12 +426,12 @@ impl<B: Backend> Bootstrapper<B> {
         };
         for (k, matrix) in self.to_slots.iter().enumerate().skip(1) {
             if k + 1 == self.to_slots.len() {
-                z = traced(evaluator, ends.trace, z, keys)?;
+                z = traced(evaluator, trace, z, keys)?;
             }
             z = evaluator.sum_of_transforms(&[(&z, matrix)], keys)?;
         }
         if self.to_slots.len() == 1 {
-            z = traced(evaluator, ends.trace, z, keys)?;
+            z = traced(evaluator, trace, z, keys)?;
         }
         ended("coefficients_to_slots");
         Ok(z)
@@ -495,6 +513,12 @@ impl<B: Backend> Fold<B> {
     }
 }
 
+/// The limbs and the scale of the lowest level, at which a bootstrap begins.
+fn bottom<B: Backend>(evaluator: &Evaluator<B>) -> (usize, f64) {
+    let params = evaluator.params();
+    (params.limbs(0), params.scale(0))
+}
+
 /// What was prepared for messages up to `2^log_bound`.
 fn of_bound<T>(prepared: &BTreeMap<u32, T>, log_bound: u32) -> Result<&T> {
     let missing = || Error::NoSuchBound { log_bound, prepared: prepared.keys().copied().collect() };
@@ -504,9 +528,7 @@ fn of_bound<T>(prepared: &BTreeMap<u32, T>, log_bound: u32) -> Result<&T> {
 /// Brings a message of the lowest level's scale, divided by its bound, to `q0` over the message
 /// ratio.
 fn message_factor(params: &Params, log_bound: u32) -> f64 {
-    let literal = params.literal();
-    let target = literal.q0 as f64 / f64::from(1u32 << literal.log_message_ratio);
-    target / params.scale(0) / f64::from(1u32 << log_bound)
+    params.coefficient_scale() / params.scale(0) / f64::from(1u32 << log_bound)
 }
 
 /// The successive sums with its rotations, which leave only the coefficients of a subring.

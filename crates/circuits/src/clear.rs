@@ -18,7 +18,9 @@ mod op_counts;
 #[cfg(test)]
 mod tests;
 
+use crate::bootstrap::lift::MAX_BOUNDS;
 use crate::{Diagonal, Engine, Error, Multiplication, Result};
+use hetal_ckks::LiftForm;
 pub use noise::Noise;
 use num_complex::Complex64;
 pub use op_counts::{KeyRequirements, OpCounts, OpKind};
@@ -38,6 +40,14 @@ impl Ciphertext {
     pub fn partner(&self) -> Option<usize> {
         self.partner
     }
+}
+
+/// A vector in coefficient form, as [`Clear`] keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unlifted {
+    values: Vec<Complex64>,
+    log_bound: u32,
+    form: LiftForm,
 }
 
 /// A vector encoded for one [`Multiplication`].
@@ -87,6 +97,19 @@ impl Clear {
         let mut values = values.to_vec();
         noise::disturb(&mut values, self.noise.encryption, self.noise.seed);
         Ok(Ciphertext { values, level, partner: None })
+    }
+
+    /// A vector in coefficient form, as a fresh encryption would be. Real and imaginary parts must
+    /// be at most [`MAX_BOUNDS`] times `2^log_bound` in magnitude.
+    pub fn fresh_unlifted(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<Unlifted> {
+        self.check_length(values)?;
+        let (operation, bound) = ("a lift", libm::ldexp(MAX_BOUNDS, log_bound.min(1023) as i32));
+        if let Some(slot) = values.iter().position(|v| v.is_nan() || magnitude(v) > bound) {
+            return Err(Error::OutOfRange { operation, slot, value: magnitude(&values[slot]), bound });
+        }
+        let mut values = values.to_vec();
+        noise::disturb(&mut values, libm::ldexp(self.noise.rounding, log_bound as i32), self.noise.seed);
+        Ok(Unlifted { values, log_bound, form })
     }
 
     /// The values, as a decryption would give them.
@@ -262,11 +285,15 @@ const REAL_ENOUGH: f64 = 1e-3;
 /// Differences between the periods of a vector up to this share of the bound count as noise.
 const SAME_ENOUGH: f64 = 1e-3;
 
+/// The larger part of a number.
+fn magnitude(v: &Complex64) -> f64 {
+    v.re.abs().max(v.im.abs())
+}
+
 /// The bound itself, if all values lie in it.
 fn bound_of_bootstrap(vectors: &[&Ciphertext], log_bound: u32) -> Result<f64> {
     const NAME: &str = "a bootstrap";
     let bound = libm::ldexp(1.0, log_bound.min(1023) as i32);
-    let magnitude = |v: &Complex64| v.re.abs().max(v.im.abs());
     for a in vectors {
         ordinary(NAME, a)?;
         // The comparison also refuses NaN.
@@ -305,6 +332,7 @@ fn mean_of_periods(values: &[Complex64], period: usize, bound: f64) -> Result<Ve
 
 impl Engine for Clear {
     type Ciphertext = Ciphertext;
+    type Unlifted = Unlifted;
     type Plaintext = Plaintext;
     type Pattern = Vec<Complex64>;
     type Transform = Transform;
@@ -532,7 +560,9 @@ impl Engine for Clear {
         let bound = bound_of_real_bootstrap(&[a], log_bound)?;
         let mean = mean_of_periods(&a.values, period, bound)?;
         self.recorded().record_periodic_bootstrap(a.level, period, log_bound);
-        Ok(self.refreshed_real(&Ciphertext { values: mean, ..*a }, bound))
+        // The errors repeat as well: the coefficients between those of the vectors' subring are 0.
+        let one = self.refreshed_real(&Ciphertext { values: mean[..period].to_vec(), ..*a }, bound);
+        Ok(Ciphertext { values: one.values.iter().copied().cycle().take(self.slots).collect(), ..one })
     }
 
     fn bootstrap_pair(&self, a: &Ciphertext, b: &Ciphertext, log_bound: u32) -> Result<(Ciphertext, Ciphertext)> {
@@ -547,12 +577,23 @@ impl Engine for Clear {
         Ok((part(|z| z.re), part(|z| z.im)))
     }
 
+    fn lift(&self, a: &Unlifted) -> Result<Ciphertext> {
+        self.recorded().record(OpKind::Lift, self.top, 1);
+        let bound = libm::ldexp(1.0, a.log_bound.min(1023) as i32);
+        let bottom = Ciphertext { values: a.values.clone(), level: 0, partner: None };
+        Ok(match a.form {
+            LiftForm::Complex => self.refreshed(&bottom, self.top, self.noise.bootstrap * bound),
+            LiftForm::Real => self.refreshed_real(&bottom, bound),
+        })
+    }
+
     fn bootstrap_precise(&self, a: &Ciphertext, log_bound: u32) -> Result<Ciphertext> {
-        bound_of_bootstrap(&[a], log_bound)?;
+        let bound = bound_of_bootstrap(&[a], log_bound)?;
         require("a precise bootstrap", 1, self.top)?;
         self.recorded().record_bootstrap(a.level, log_bound);
         self.recorded().record_bootstrap(0, log_bound);
-        // Errors of a level drop, the combination and the scale of the input.
-        Ok(self.refreshed(a, self.top - 1, 2.0 * self.noise.operation))
+        // The error of the second bootstrap, and those of a level drop and the combination.
+        let sigma = libm::hypot(self.noise.precise_bootstrap() * bound, 2.0 * self.noise.operation);
+        Ok(self.refreshed(a, self.top - 1, sigma))
     }
 }

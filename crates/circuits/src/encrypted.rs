@@ -4,7 +4,10 @@ use crate::bootstrap::BsgsSplit;
 use crate::engine::{Diagonal, Engine, Multiplication};
 use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, Result, bootstrap, clear};
-use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, LinearTransform, Params, Pattern, Plaintext};
+use hetal_ckks::{
+    Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, LiftForm, LinearTransform, Params, Pattern, Plaintext,
+    RoundedCiphertext,
+};
 use hetal_ring::Basis;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
@@ -49,6 +52,13 @@ impl<P> LeveledCiphertext<P> {
     pub fn inner(&self) -> &Ciphertext<P> {
         &self.inner
     }
+}
+
+/// A vector in coefficient form, on a backend.
+pub struct UnliftedCiphertext<P> {
+    inner: Ciphertext<P>,
+    log_bound: u32,
+    form: LiftForm,
 }
 
 /// A vector encoded for one [`Multiplication`].
@@ -98,6 +108,12 @@ impl<B: Backend> Encrypted<B> {
     /// Takes a ciphertext of the scheme: see [`LeveledCiphertext::new`].
     pub fn import(&self, inner: Ciphertext<B::Poly>) -> Result<Ct<B>> {
         self.healthy(LeveledCiphertext::new(self.params(), inner)?)
+    }
+
+    /// Takes a vector in coefficient form.
+    pub fn import_unlifted(&self, rounded: &RoundedCiphertext) -> Result<UnliftedCiphertext<B::Poly>> {
+        let inner = rounded.expand(self.params(), &**self.evaluator.backend());
+        self.healthy(UnliftedCiphertext { inner, log_bound: rounded.log_bound, form: rounded.form })
     }
 
     fn params(&self) -> &Params {
@@ -214,6 +230,7 @@ impl<B: Backend> Encrypted<B> {
 
 impl<B: Backend> Engine for Encrypted<B> {
     type Ciphertext = Ct<B>;
+    type Unlifted = UnliftedCiphertext<B::Poly>;
     type Plaintext = EncodedVector<B::Poly>;
     type Pattern = Pattern<B>;
     type Transform = EncodedMatrix<B::Packed>;
@@ -428,6 +445,15 @@ impl<B: Backend> Engine for Encrypted<B> {
         let pair = (&a.inner, &b.inner);
         let (a, b) = self.bootstrapper.bootstrap_pair(&self.evaluator, pair, log_bound, &self.keys)?;
         Ok((self.sealed(a, self.top_level(), None)?, self.sealed(b, self.top_level(), None)?))
+    }
+
+    fn lift(&self, a: &UnliftedCiphertext<B::Poly>) -> Result<Ct<B>> {
+        let lift = match a.form {
+            LiftForm::Complex => Bootstrapper::lift,
+            LiftForm::Real => Bootstrapper::lift_real,
+        };
+        let inner = lift(&self.bootstrapper, &self.evaluator, &a.inner, a.log_bound, &self.keys)?;
+        self.sealed(inner, self.top_level(), None)
     }
 
     fn bootstrap_precise(&self, a: &Ct<B>, log_bound: u32) -> Result<Ct<B>> {

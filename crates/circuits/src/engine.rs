@@ -57,6 +57,8 @@ pub struct Diagonal {
 pub trait Engine: Sync {
     /// A vector of slots with a level.
     type Ciphertext: Clone + Send + Sync;
+    /// A vector in coefficient form, below all levels: it can only be lifted.
+    type Unlifted: Send + Sync;
     /// A vector encoded for one [`Multiplication`].
     type Plaintext: Send + Sync;
     /// A vector that is encoded many times with different factors.
@@ -174,6 +176,10 @@ pub trait Engine: Sync {
         b: &Self::Ciphertext,
         log_bound: u32,
     ) -> Result<(Self::Ciphertext, Self::Ciphertext)>;
+
+    /// A vector in coefficient form at [`Engine::top_level`]. It costs a bootstrap, less its first
+    /// stage.
+    fn lift(&self, a: &Self::Unlifted) -> Result<Self::Ciphertext>;
 
     /// [`Engine::bootstrap`] followed by a bootstrap of its error, to the precision of the scale.
     /// The result is one level below the top. Under encryption it needs a set whose bootstrap error

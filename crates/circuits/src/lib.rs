@@ -10,7 +10,8 @@ pub mod polynomial;
 
 pub use bootstrap::Bootstrapper;
 pub use clear::Clear;
-pub use encrypted::{EncodedMatrix, EncodedVector, Encrypted, LeveledCiphertext};
+pub use encrypted::{EncodedMatrix, EncodedVector, Encrypted, LeveledCiphertext, UnliftedCiphertext};
 pub use engine::{Diagonal, Engine, Multiplication};
 pub use error::{Error, Result};
+pub use hetal_ckks::LiftForm;
 pub use num_complex::Complex64;

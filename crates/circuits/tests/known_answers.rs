@@ -7,13 +7,13 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_circuits::Bootstrapper;
-use hetal_circuits::bootstrap::{self, Bounds};
+use hetal_circuits::bootstrap::{self, Bounds, lift};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
-use hetal_ckks::{Complex64, EvaluationKeys, KeyId};
+use hetal_ckks::{Complex64, EvaluationKeys, KeyId, LiftForm};
 use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{TempDir, TestOwner, complex_vector};
 
-const ANSWERS: [(&str, &str); 9] = [
+const ANSWERS: [(&str, &str); 12] = [
     ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
     ("Galois key", "671c7aaa73ab7dfbe00033eeb231476f"),
     ("seeded ciphertext", "6db8cdd6c6a5b08b76c78dd0cc17d9c8"),
@@ -23,6 +23,9 @@ const ANSWERS: [(&str, &str); 9] = [
     ("bootstrapping keys", "17bffe25325dc851271bb84e7c54f122"),
     ("bootstrap", "a999398aa216cd1cf8eae42cc47e42b8"),
     ("periodic bootstrap", "7ee6ef1eea284162c379b0cb68051d1a"),
+    ("rounded ciphertext", "04682aeb1d2f3f7491e311f7288d529c"),
+    ("lift", "d9de2b8e03c898382fb1b81a1854651e"),
+    ("real lift", "5ddfea0fd34e716f8473bafc73afac05"),
 ];
 
 /// The first 16 bytes of the hash.
@@ -72,6 +75,18 @@ fn answers(isa: Isa) -> Vec<(&'static str, String)> {
     let repeating: Vec<Complex64> = (0..u.len()).map(|i| u[i % 256].re.into()).collect();
     let fresh = bootstrapper.bootstrap_periodic(evaluator, &client.encrypt(&repeating, 0), 256, 0, &keys).unwrap();
     add(&mut out, &client, "periodic bootstrap", &fresh);
+    for (name, form) in [("lift", LiftForm::Complex), ("real lift", LiftForm::Real)] {
+        let rounded = client.encrypt_rounded(&lift::coefficients(&client.params, &u, 2, form).unwrap(), 2, form);
+        let unlifted = rounded.expand(&client.params, &*client.ring);
+        let lifted = match form {
+            LiftForm::Complex => {
+                add(&mut out, &client, "rounded ciphertext", &rounded);
+                bootstrapper.lift(evaluator, &unlifted, 2, &keys)
+            }
+            LiftForm::Real => bootstrapper.lift_real(evaluator, &unlifted, 2, &keys),
+        };
+        add(&mut out, &client, name, &lifted.unwrap());
+    }
     out
 }
 

@@ -31,7 +31,7 @@ pub struct Mismatch {
 
 /// How many results were compared, and those that differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ParityReport {
     /// Results compared.
     pub compared: usize,
     /// Those that differ.
@@ -44,8 +44,8 @@ pub struct Report {
 /// # Errors
 ///
 /// The first failure of a device behind one of them.
-pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64) -> Result<Report, Failure> {
-    let mut report = Report { compared: 0, mismatches: Vec::new() };
+pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64) -> Result<ParityReport, Failure> {
+    let mut report = ParityReport { compared: 0, mismatches: Vec::new() };
     let full = ring.q.len();
     let mut sizes = vec![full, full.div_ceil(2) + 1, 2, 1];
     sizes.retain(|&q| q <= full);

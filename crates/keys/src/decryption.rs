@@ -33,6 +33,15 @@ impl Decryptor {
         Ok(Private::new(self.encoder.decode(&coefficients, self.params.slots())?))
     }
 
+    /// The coefficients of the message divided by its scale, noise included.
+    pub fn decrypt_coefficients(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Result<Private<Vec<f64>>> {
+        if ct.set != self.params.tag() {
+            return Err(Error::MixedParams { operation: "decryption", set: self.params.name().to_owned() });
+        }
+        self.params.check_ring(&self.ring)?;
+        Ok(Private::new(self.coefficients(secret, ct)))
+    }
+
     /// The coefficients of the message divided by its scale.
     fn coefficients(&self, secret: &SecretKey, ct: &Ciphertext<Poly>) -> Vec<f64> {
         // Messages are far below q0 q1, so two limbs hold them; their product stays below 2^101.

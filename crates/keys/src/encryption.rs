@@ -1,7 +1,11 @@
 //! Encryption with the secret key, which takes half the bytes, or with the public key.
 
+use crate::secret::SecretPoly;
 use crate::{Error, KeyGenerator, Result, SecretKey};
-use hetal_ckks::{Ciphertext, Params, Plaintext, PublicKey, SeededCiphertext, SetTag};
+use hetal_ckks::{
+    Ciphertext, LiftForm, Params, Plaintext, PublicKey, ROUNDED_BITS, RoundedCiphertext, SeededCiphertext, SetTag,
+    security,
+};
 use hetal_ring::sampler::{self, Seed, SeedSource};
 use hetal_ring::{Basis, Poly, RnsRing};
 use std::sync::Arc;
@@ -9,6 +13,7 @@ use zeroize::Zeroize;
 
 /// Encrypts plaintexts.
 pub struct Encryptor {
+    params: Arc<Params>,
     ring: Arc<RnsRing>,
     generator: KeyGenerator,
     degree: usize,
@@ -19,7 +24,7 @@ impl Encryptor {
     /// An encryptor for a parameter set.
     pub fn new(params: Arc<Params>, ring: Arc<RnsRing>) -> Self {
         let (degree, set) = (params.degree(), params.tag());
-        Self { generator: KeyGenerator::new(params, Arc::clone(&ring)), ring, degree, set }
+        Self { generator: KeyGenerator::new(Arc::clone(&params), Arc::clone(&ring)), params, ring, degree, set }
     }
 
     /// Encrypts with the secret key. The uniform half stays a seed. Every call uses two fresh
@@ -48,6 +53,39 @@ impl Encryptor {
         Ciphertext { c0, c1: self.ring.uniform(&seed, 0, basis), limbs: basis.q, scale, set: self.set }
     }
 
+    /// Encrypts coefficients modulo `q0` with the secret key, and rounds the first half of the
+    /// ciphertext. Only the ciphertext is rounded, which is public.
+    pub fn encrypt_rounded(
+        &self,
+        secret: &SecretKey,
+        coefficients: &[i64],
+        (log_bound, form): (u32, LiftForm),
+        seeds: &mut dyn SeedSource,
+    ) -> Result<RoundedCiphertext> {
+        let basis = Basis { q: 1, p: 0 };
+        if coefficients.len() != self.degree {
+            let (got, slots) = (coefficients.len(), self.degree);
+            return Err(hetal_ckks::Error::SlotCount { got, slots }.into());
+        }
+        self.params.check_ring(&self.ring)?;
+        self.require_secure(basis)?;
+        let (public, private) = (seeds.next_seed(), seeds.next_seed());
+        let message = self.ring.lift(basis, coefficients);
+        let mut c0 = self.zero_under(secret, &public, &private, basis, Some(&message));
+        self.ring.inverse(&mut c0);
+        Ok(RoundedCiphertext::round(&self.params, &c0.limbs()[0], public, ROUNDED_BITS, log_bound, form))
+    }
+
+    /// Fails if a modulus of these primes has less than 128 bits of security and the set does not
+    /// say so.
+    fn require_secure(&self, basis: Basis) -> hetal_ckks::Result<()> {
+        if self.params.is_insecure_by_name() {
+            return Ok(());
+        }
+        let (log_n, weight) = (self.params.log_n(), self.params.literal().secret_weight);
+        security::require("a rounded ciphertext", log_n, weight, self.params.log_qp(basis))
+    }
+
     /// A public key for plaintexts of up to `limbs` limbs.
     pub fn public_key(&self, secret: &SecretKey, limbs: usize, seeds: &mut dyn SeedSource) -> PublicKey<Poly> {
         let basis = Basis { q: limbs, p: 0 };
@@ -70,7 +108,7 @@ impl Encryptor {
         }
         let (ephemeral, errors) = (seeds.next_seed(), seeds.next_seed());
         let mut v = sampler::ternary_uniform(&ephemeral, self.degree);
-        let lifted = crate::secret::SecretPoly::new(&self.ring, basis, &v);
+        let lifted = SecretPoly::new(&self.ring, basis, &v);
         v.zeroize();
         let mut c0 = self.generator.error(&errors, 0, basis);
         self.ring.mul_add_assign(&mut c0, &lifted.0, &key.b);

@@ -17,7 +17,7 @@ pub use encryption::Encryptor;
 pub use error::{Error, Result};
 pub use passphrase::Passphrase;
 pub use private::{Private, Wipe};
-pub use release::{Release, ReleasePolicy, estimate_noise, noise_bound};
+pub use release::{Release, ReleasePolicy, deviation, estimate_noise, noise_bound};
 pub use secret::SecretKey;
 pub use switching::{EphemeralSecret, KeyGenerator};
 pub use zeroing_allocator::ZeroingAllocator;

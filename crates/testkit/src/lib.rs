@@ -16,7 +16,7 @@ pub use watchdog::{SetOnDrop, Watchdog};
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
-use hetal_ckks::{PublicKey, SeededCiphertext};
+use hetal_ckks::{LiftForm, PublicKey, RoundedCiphertext, SeededCiphertext};
 use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
@@ -89,6 +89,12 @@ impl TestOwner {
         let basis = Basis { q: self.params.limbs(level), p: 0 };
         let plain = self.evaluator.encode(values, self.params.scale(level), basis).unwrap();
         self.encryptor.encrypt_seeded(&self.secret, &plain, &mut *self.seeds.lock().unwrap())
+    }
+
+    /// Encrypts coefficients modulo `q0`, rounded.
+    pub fn encrypt_rounded(&self, coefficients: &[i64], log_bound: u32, form: LiftForm) -> RoundedCiphertext {
+        let seeds = &mut *self.seeds.lock().unwrap();
+        self.encryptor.encrypt_rounded(&self.secret, coefficients, (log_bound, form), seeds).unwrap()
     }
 
     /// Encrypts with a public key at a usable level.

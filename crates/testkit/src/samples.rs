@@ -4,7 +4,10 @@ use crate::{TestOwner, complex_vector, tiny_params_of_two_kinds};
 use hetal_ckks::bytes::{
     self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Object, ObjectKind, Result,
 };
-use hetal_ckks::{Ciphertext, EvaluationKeys, KeyId, Params, Plaintext, PublicKey, SeededCiphertext, SwitchingKey};
+use hetal_ckks::{
+    Ciphertext, EvaluationKeys, KeyId, LiftForm, Params, Plaintext, PublicKey, RoundedCiphertext, SeededCiphertext,
+    SwitchingKey,
+};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 
 /// Objects of every kind, by one client at the smallest set with two kinds of keys.
@@ -27,6 +30,8 @@ impl Samples {
         client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2)].into_iter().chain(sparse));
         let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
         let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
+        let coefficients: Vec<i64> = (0..client.params.degree() as i64).map(|k| (k - 500) << 10).collect();
+        let rounded = client.encrypt_rounded(&coefficients, 2, LiftForm::Real);
         let mut set = Vec::new();
         bytes::write_key_set(&codec, &keys, &mut set).unwrap();
         let bytes = vec![
@@ -37,6 +42,7 @@ impl Samples {
             (ObjectKind::PublicKey, codec.encode(&client.public_key(1)).unwrap()),
             (ObjectKind::SwitchingKey, codec.encode(&**key).unwrap()),
             (ObjectKind::KeySet, set),
+            (ObjectKind::RoundedCiphertext, codec.encode(&rounded).unwrap()),
         ];
         Self { client, bytes }
     }
@@ -58,6 +64,7 @@ impl Samples {
             ObjectKind::PublicKey => rewritten::<PublicKey<Poly>>(codec, bytes),
             ObjectKind::SwitchingKey => rewritten::<SwitchingKey<PackedPoly>>(codec, bytes),
             ObjectKind::KeySet => rewritten_set(codec, bytes),
+            ObjectKind::RoundedCiphertext => rewritten::<RoundedCiphertext>(codec, bytes),
         }
     }
 }

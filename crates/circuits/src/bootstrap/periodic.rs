@@ -120,7 +120,8 @@ impl<B: Backend> Bootstrapper<B> {
             drop(a);
             Ok([self.times_bound(evaluator, self.reduced_real_part(evaluator, slots, keys)?, log_bound)?])
         };
-        let [out] = self.repeated(evaluator, Form::Periodic(period), [a], log_bound, keys, work)?;
+        let form = (Form::Periodic(period), log_bound);
+        let [out] = self.repeated(evaluator, form, super::bottom(evaluator), [a], keys, work)?;
         Ok(out)
     }
 }

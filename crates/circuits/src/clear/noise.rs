@@ -1,5 +1,6 @@
 //! A model of the errors of an encrypted engine.
 
+use hetal_ckks::{Params, ROUNDED_BITS};
 use num_complex::Complex64;
 
 /// Gaussian errors in the real and the imaginary part of every slot.
@@ -12,8 +13,47 @@ pub struct Noise {
     /// Standard deviation added by a bootstrap of values up to 1 (`log_bound = 0`); larger bounds
     /// scale it.
     pub bootstrap: f64,
+    /// Standard deviation of a rounded ciphertext of values up to 1; larger bounds scale it.
+    pub rounding: f64,
     /// The seed of the generator. The same seed and the same circuit give the same errors.
     pub seed: u64,
+}
+
+/// log2 of the deviations of a built-in set, in the order of the fields of [`Noise`], as `hetal
+/// bench releases --measure` prints them.
+const MEASURED: [(&str, [f64; 3]); 4] = [
+    ("full", [-32.8, -31.7, -25.9]),
+    ("small", [-22.3, -21.2, -15.9]),
+    ("insecure-toy11", [-35.3, -34.2, -27.1]),
+    ("insecure-toy12", [-34.7, -33.6, -27.0]),
+];
+
+/// The smallest number of bits by which a precise bootstrap enlarges the error of the first one.
+const PRECISE_BITS: i32 = 10;
+
+impl Noise {
+    /// The noise of a built-in parameter set, if it was measured.
+    pub fn measured(set: &str) -> Option<Self> {
+        let (_, deviations) = MEASURED.into_iter().find(|(name, _)| *name == set)?;
+        let [encryption, operation, bootstrap] = deviations.map(libm::exp2);
+        let params = Params::named(set).ok()?;
+        // Rounding errors are uniform in a step of the uppermost bits.
+        let step = params.literal().q0 as f64 * libm::exp2(-f64::from(ROUNDED_BITS));
+        let rounding = step / params.coefficient_scale() / libm::sqrt(12.0);
+        Some(Self { encryption, operation, bootstrap, rounding, seed: 0 })
+    }
+
+    /// The noise of a circuit whose inputs are lifts of values up to `2^log_bound`, instead of
+    /// fresh encryptions.
+    pub fn with_lifted_inputs(self, log_bound: u32) -> Self {
+        let encryption = libm::ldexp(libm::hypot(self.rounding, self.bootstrap), log_bound as i32);
+        Self { encryption, ..self }
+    }
+
+    /// Standard deviation of the error that the second bootstrap of a precise one leaves.
+    pub(super) fn precise_bootstrap(&self) -> f64 {
+        libm::ldexp(self.bootstrap, -PRECISE_BITS)
+    }
 }
 
 /// Adds errors of deviation `sigma`. The generator starts from the seed and the values themselves,

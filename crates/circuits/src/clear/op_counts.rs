@@ -29,11 +29,13 @@ pub enum OpKind {
     Drop,
     /// A bootstrap.
     Bootstrap,
+    /// A lift of a vector in coefficient form: a bootstrap without its first stage.
+    Lift,
 }
 
 impl OpKind {
     /// Every kind, in the order of the tables.
-    pub const ALL: [OpKind; 11] = [
+    pub const ALL: [OpKind; 12] = [
         OpKind::Addition,
         OpKind::PlainProduct,
         OpKind::ConstantProduct,
@@ -45,6 +47,7 @@ impl OpKind {
         OpKind::Rescale,
         OpKind::Drop,
         OpKind::Bootstrap,
+        OpKind::Lift,
     ];
 
     /// Whether the operation is a key-switch.
