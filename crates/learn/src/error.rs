@@ -70,6 +70,23 @@ pub enum Error {
         /// The levels there are.
         has: usize,
     },
+    /// A repeated training that ended before an epoch.
+    #[error("the verdicts of this training end before epoch {epoch}")]
+    NoSuchEpoch {
+        /// The epoch, counted from 1.
+        epoch: usize,
+    },
+    /// Trials of a training whose noise differs too much.
+    #[error(
+        "the noise of the weights is unstable: its 2-norm is typically {typical:.1e} and {largest:.1e} in one of the \
+         trials, so no bound follows from them. Train with a lower learning rate"
+    )]
+    UnstableNoise {
+        /// The root of the mean square of the norms.
+        typical: f64,
+        /// The largest.
+        largest: f64,
+    },
     /// A feature that is not a finite number.
     #[error("row {}, column {}: {value} is not a finite number", .row + 1, .column + 1)]
     NotFinite {

@@ -183,19 +183,21 @@ fn brier(probabilities: &Matrix, labels: &[usize]) -> f64 {
 
 /// The scores of each class against the rest.
 fn ranking_scores(probabilities: &Matrix, labels: &[usize], score: fn(&[(f64, bool)]) -> Option<f64>) -> RankingScores {
-    let of_class = |class: usize| {
-        let mut rows: Vec<(f64, bool)> =
-            labels.iter().enumerate().map(|(i, &label)| (probabilities[(i, class)], label == class)).collect();
-        // The likeliest first.
-        rows.sort_by(|a, b| b.0.total_cmp(&a.0));
-        score(&rows)
-    };
+    let of_class = |class: usize| score(&ranked(probabilities, labels, class));
     let per_class: Vec<Option<f64>> = (0..probabilities.columns()).map(of_class).collect();
     let score = match &per_class[..] {
         [_, second] => *second,
         all => all.iter().copied().sum::<Option<f64>>().map(|sum| sum / all.len() as f64),
     };
     RankingScores { per_class, score }
+}
+
+/// The probabilities of a class and whether rows have it, the likeliest first.
+fn ranked(probabilities: &Matrix, labels: &[usize], class: usize) -> Vec<(f64, bool)> {
+    let mut rows: Vec<(f64, bool)> =
+        labels.iter().enumerate().map(|(i, &label)| (probabilities[(i, class)], label == class)).collect();
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    rows
 }
 
 /// Groups of equal probabilities, the likeliest first: positives and negatives so far.
@@ -213,6 +215,26 @@ fn thresholds(rows: &[(f64, bool)]) -> Vec<(usize, usize)> {
         }
     }
     counts
+}
+
+/// The receiver operating characteristic of a class against the rest, from (0, 0) to (1, 1): false
+/// positive rates and true positive rates. Points on a line between their neighbours are left out.
+/// `None` if no row or every row has the class.
+pub fn roc_curve(probabilities: &Matrix, labels: &[usize], class: usize) -> Option<Vec<(f64, f64)>> {
+    let counts = thresholds(&ranked(probabilities, labels, class));
+    let &(positives, negatives) = counts.last()?;
+    if positives == 0 || negatives == 0 {
+        return None;
+    }
+    let mut corners = vec![(0usize, 0usize)];
+    for (k, &(up, right)) in counts.iter().enumerate() {
+        let (from, next) = (corners[corners.len() - 1], counts.get(k + 1));
+        let turns = next.is_none_or(|next| (up - from.0) * (next.1 - right) != (right - from.1) * (next.0 - up));
+        if turns {
+            corners.push((up, right));
+        }
+    }
+    Some(corners.into_iter().map(|(up, right)| (share(right, negatives), share(up, positives))).collect())
 }
 
 /// The area under the receiver operating characteristic, by trapezoids.

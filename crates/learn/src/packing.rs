@@ -22,6 +22,20 @@ pub fn features(g: &Geometry, x: &Matrix) -> Result<Vec<Vec<Complex64>>> {
     Ok((0..g.blocks()).map(block).collect())
 }
 
+/// The features of the first `rows` samples in the slots of a batch: the inverse of [`features`].
+pub fn unpack_features(g: &Geometry, blocks: &[impl AsRef<[Complex64]>], rows: usize) -> Result<Matrix> {
+    if blocks.len() != g.blocks() {
+        let (rows, must_rows) = (blocks.len(), g.blocks());
+        return Err(Error::Shape { what: "the blocks of a batch", rows, columns: 1, must_rows, must_columns: 1 });
+    }
+    blocks.iter().try_for_each(|block| check_length(g, block.as_ref()))?;
+    Ok(Matrix::from_fn(rows.min(g.rows()), g.features(), |i, h| {
+        let pair = h % g.pairs();
+        let value = blocks[pair / g.columns()].as_ref()[pair % g.columns() * g.rows() + i];
+        if h < g.pairs() { value.re } else { -value.im }
+    }))
+}
+
 /// The slots of a batch of labels: 1 where sample `i` has class `(i + j) mod c'`, else 0.
 pub fn labels(g: &Geometry, labels: &[usize]) -> Result<Vec<Complex64>> {
     weighted_labels(g, labels, None)
@@ -115,6 +129,21 @@ pub fn unpack_weights(g: &Geometry, parts: &[impl AsRef<[Complex64]>]) -> Result
     Ok(w)
 }
 
+/// The largest magnitude in the slots of a classifier that hold no weight, as a weight. They stay
+/// zero but for noise.
+pub fn largest_unused(g: &Geometry, parts: &[impl AsRef<[Complex64]>]) -> f64 {
+    let unused = |part: usize, slot: usize| {
+        let (j, i) = g.place(slot);
+        place_of_weights(g, part, j, i).is_none()
+    };
+    let slots = parts.iter().enumerate().flat_map(|(part, slots)| {
+        slots.as_ref().iter().enumerate().filter(move |(slot, _)| unused(part, *slot)).map(|(_, value)| value.norm())
+    });
+    // NaN is larger than any number.
+    let largest = slots.fold(0.0, |m: f64, x| if x > m || x.is_nan() { x } else { m });
+    libm::ldexp(largest, -(LOG_WEIGHT_SCALE as i32))
+}
+
 /// The contents of a slot of a classifier.
 enum Weights {
     /// The weights of a pair of features.
@@ -159,4 +188,39 @@ fn check_length(g: &Geometry, slots: &[Complex64]) -> Result<()> {
         return Ok(());
     }
     Err(hetal_circuits::Error::SlotCount { got: slots.len(), slots: g.slots() }.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_come_back() {
+        for (rows, features) in [(30, 7), (64, 40), (5, 1)] {
+            let g = Geometry::new(512, rows, features, 3).unwrap();
+            let x = Matrix::from_fn(rows, features, |i, h| (i * 100 + h + 1) as f64);
+            let blocks = super::features(&g, &x).unwrap();
+            assert_eq!(unpack_features(&g, &blocks, rows).unwrap(), x);
+            assert!(unpack_features(&g, &blocks[1..], rows).is_err());
+        }
+    }
+
+    /// Padding of classes, of features and of groups is seen, and weights are not.
+    #[test]
+    fn values_where_no_weight_belongs_are_seen() {
+        let g = Geometry::new(512, 32, 9, 3).unwrap();
+        let w = Matrix::from_fn(3, 10, |k, h| 1.0 + (k + h) as f64);
+        let mut parts = weights(&g, &w).unwrap();
+        assert_eq!(largest_unused(&g, &parts), 0.0);
+        let unused: Vec<usize> = (0..512).filter(|&slot| parts[0][slot] == Complex64::ZERO).collect();
+        assert!(unused.len() > 400);
+        for slot in [unused[0], unused[100], unused[unused.len() - 1]] {
+            parts[0][slot] = Complex64::new(0.0, libm::ldexp(0.5, LOG_WEIGHT_SCALE as i32));
+            assert_eq!(largest_unused(&g, &parts), 0.5);
+            parts[0][slot] = Complex64::new(f64::NAN, 0.0);
+            assert!(largest_unused(&g, &parts).is_nan());
+            parts[0][slot] = Complex64::ZERO;
+        }
+    }
 }

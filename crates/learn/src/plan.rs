@@ -100,7 +100,8 @@ impl Plan {
         trainer.products().logits(&engine, &batch.versions, &expanded)?;
         let validation = engine.take_op_counts();
         // With L2 a refresh bootstraps the weights as well as the momentum.
-        let refresh = geometry.parts() as u64 * if workload.alpha == 0.0 { 1 } else { 2 };
+        let refreshed = if workload.alpha == 0.0 { 1 } else { 2 };
+        let refresh = crate::trainer::BOOTSTRAPS_OF_A_REFRESH * geometry.parts() as u64 * refreshed;
         let needs = crate::trainer::needs_of_session(geometry, level_plan, workload.range, top_level)?;
         Ok(Self {
             geometry,
@@ -199,8 +200,8 @@ mod tests {
         let plan = Plan::new(&workload, 32768, 13).unwrap();
         assert_eq!((plan.batches, plan.validation_batches, plan.bootstraps()), (51, 8, 2));
         assert_eq!(plan.key_switches(), 247);
-        // The range 512 takes one bootstrap more, and a refresh another.
-        assert_eq!((plan.most_bootstraps, plan.bootstraps_of_training(10)), (4, 10 * 51 * 4));
+        // The range 512 takes one bootstrap more, and a refresh two.
+        assert_eq!((plan.most_bootstraps, plan.bootstraps_of_training(10)), (5, 10 * 51 * 5));
         // 12 blocks and 15 shifts of two rotations each.
         assert_eq!(plan.preparation.key_switches(), 12 * 15 * 2);
         assert!(plan.constants.error < 5e-5);
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&machine), 7 << 20);
     }
 
-    /// Weights of rows take no bootstrap; L2 takes one in a refresh.
+    /// Weights of rows take no bootstrap; L2 takes a precise one in a refresh.
     #[test]
     fn weights_and_l2_are_planned() {
         let plan = |weighted, alpha| {
@@ -221,7 +222,7 @@ mod tests {
         };
         let (plain, weighted) = (plan(false, 0.0), plan(true, 0.01));
         assert_eq!((plain.bootstraps(), weighted.bootstraps()), (2, 2));
-        assert_eq!(weighted.most_bootstraps, plain.most_bootstraps + 1);
+        assert_eq!(weighted.most_bootstraps, plain.most_bootstraps + 2);
         assert!(weighted.level_plan.is_weighted());
     }
 
@@ -244,8 +245,8 @@ mod tests {
         assert_eq!(plan.classifier_bytes(&PaperCosts), 14 << 20);
         let larger = Plan::new(&Workload { batch: 512, ..workload }, 32768, 13).unwrap();
         assert_eq!((larger.batches, larger.pieces, larger.bootstraps()), (5, 10, 8));
-        // Both pieces take one bootstrap more at the range 512, and a refresh takes one a part.
-        assert_eq!(larger.most_bootstraps, 8 + 2);
+        // Both pieces take one bootstrap more at the range 512, and a refresh takes two a part.
+        assert_eq!(larger.most_bootstraps, 8 + 4);
         // Both pieces meet a classifier that is repeated over the rows once.
         assert_eq!(larger.key_switches() + plan.expansion.key_switches(), 2 * plan.key_switches());
         assert_eq!(larger.keys, plan.keys);

@@ -32,6 +32,11 @@ impl Scaling {
         }
     }
 
+    /// The scaling of a name on the command line.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::None, Self::Standard, Self::UnitRow, Self::Sqrt].into_iter().find(|scaling| scaling.name() == name)
+    }
+
     /// Whether rows are transformed in a way that weights cannot express.
     pub fn transforms_rows(self) -> bool {
         matches!(self, Self::UnitRow | Self::Sqrt)

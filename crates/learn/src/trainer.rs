@@ -179,8 +179,8 @@ impl<E: Engine> Trainer<E> {
         each(&model.weights, momentum, |w, m| engine.add(w, &engine.mul_integer(m, k)?))
     }
 
-    /// The same model with the numbers of a fresh recursion, by one bootstrap of the momentum for
-    /// each part. Without L2 the weights lose nothing and need no bootstrap.
+    /// The same model with the numbers of a fresh recursion, by one precise bootstrap of the
+    /// momentum for each part. Without L2 the weights lose nothing and need no bootstrap.
     pub fn refresh(&self, engine: &E, model: &ModelState<E::Ciphertext>) -> Result<ModelState<E::Ciphertext>> {
         let recursion = model.recursion.refreshed();
         if model.recursion.has_plain_weights() {
@@ -220,8 +220,9 @@ impl<E: Engine> Trainer<E> {
     }
 
     /// A part at the level of the classifier again. Each slot holds two features, so it is complex.
+    /// The bootstrap is precise: what it adds to a momentum, later steps multiply by their number.
     fn bootstrapped(&self, engine: &E, part: &E::Ciphertext, log_bound: u32) -> Result<E::Ciphertext> {
-        Ok(engine.drop_to(&engine.bootstrap(part, log_bound)?, self.products.level_plan().weights())?)
+        Ok(engine.drop_to(&engine.bootstrap_precise(part, log_bound)?, self.products.level_plan().weights())?)
     }
 }
 
@@ -330,6 +331,9 @@ fn dry_run(geometry: Geometry, level_plan: LevelPlan, constants: Constants, top_
 /// Steps of a dry run: the first has no momentum, the second is like all others.
 const DRY_RUN_STEPS: u64 = 2;
 
+/// Bootstraps of a refresh of one part without L2: a precise bootstrap is two.
+pub(crate) const BOOTSTRAPS_OF_A_REFRESH: u64 = 2;
+
 /// What a session needs, for every range that it may be widened to.
 pub(crate) struct SessionNeeds {
     /// Its switching keys, without those inside bootstraps.
@@ -364,7 +368,7 @@ pub(crate) fn needs_of_session(
         let constants = Constants::for_plan(geometry.classes(), range, level_plan)?;
         let ops = dry_run(geometry, level_plan, constants, top_level)?;
         needs.keys = needs.keys.union(ops.keys());
-        let of_steps = ops.count(OpKind::Bootstrap) - geometry.parts() as u64;
+        let of_steps = ops.count(OpKind::Bootstrap) - BOOTSTRAPS_OF_A_REFRESH * geometry.parts() as u64;
         needs.bootstraps = needs.bootstraps.max(of_steps.div_ceil(DRY_RUN_STEPS));
     }
     Ok(needs)

@@ -89,13 +89,14 @@ fn refreshes_do_not_disturb_the_momentum() {
     let engine = Clear::new(1024, TOP);
     let d = train(&engine, 64, 64, 12, 3, 80);
     assert!(d.exact < 1e-6 && d.alike < 1e-9, "{d:?}");
-    assert_eq!(engine.op_counts().count(OpKind::Bootstrap), 2 * 80 + 1);
+    // A precise bootstrap is two.
+    assert_eq!(engine.op_counts().count(OpKind::Bootstrap), 2 * 80 + 2);
 }
 
 #[test]
 fn training_tolerates_the_noise_of_bootstraps() {
     let (encryption, operation) = (libm::ldexp(1.0, -28), libm::ldexp(1.0, -28));
-    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -22), seed: 1 };
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -22), seed: 1, ..Noise::default() };
     let d = train(&Clear::with_noise(2048, TOP, noise), 64, 64, 30, 5, 20);
     assert!(d.exact < 1e-3, "{d:?}");
 }
@@ -105,7 +106,7 @@ fn training_tolerates_the_noise_of_bootstraps() {
 #[test]
 fn noise_does_not_grow_over_a_long_training() {
     let (encryption, operation) = (libm::ldexp(1.0, -30), libm::ldexp(1.0, -30));
-    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 2 };
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 2, ..Noise::default() };
     let d = train(&Clear::with_noise(1024, TOP, noise), 64, 60, 12, 3, 400);
     assert!(d.alike < 1e-4, "{d:?}");
 }
@@ -115,7 +116,7 @@ fn noise_does_not_grow_over_a_long_training() {
 #[test]
 fn a_thousand_iterations_stay_bounded() {
     let (encryption, operation) = (libm::ldexp(1.0, -30), libm::ldexp(1.0, -30));
-    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 3 };
+    let noise = Noise { encryption, operation, bootstrap: libm::ldexp(1.0, -25), seed: 3, ..Noise::default() };
     let engine = Clear::with_noise(1024, TOP, noise);
     let (rows, features, classes) = (64, 8, 3);
     let g = Geometry::new(1024, rows, features, classes).unwrap();

@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 
 const CLASSES: usize = 5;
 const SMALL: f64 = 1.0 / (1u64 << 30) as f64;
-const NOISE: Noise = Noise { encryption: SMALL, operation: SMALL, bootstrap: 32.0 * SMALL, seed: 4 };
+const NOISE: Noise = Noise { encryption: SMALL, operation: SMALL, bootstrap: 32.0 * SMALL, rounding: 0.0, seed: 4 };
 
 /// The shape of a training.
 struct Shape {
