@@ -23,7 +23,7 @@ pub struct Arguments {
     pub out: Option<PathBuf>,
     /// The form of the data set.
     #[arg(long, value_enum, default_value = "auto")]
-    pub format: FormatArgument,
+    pub format: DatasetFormatArgument,
     /// The column of texts of a table.
     #[arg(long, default_value = "text")]
     pub text_column: String,
@@ -100,7 +100,7 @@ pub enum DeviceArgument {
 
 /// The forms of data sets.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum FormatArgument {
+pub enum DatasetFormatArgument {
     /// Found out from the files.
     Auto,
     /// A folder for each class.

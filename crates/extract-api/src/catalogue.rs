@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 /// What a network reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum NetworkKind {
     /// Sentences.
     Sentences,
     /// Pictures.
     Pictures,
 }
 
-impl Kind {
+impl NetworkKind {
     fn name(self) -> &'static str {
         match self {
             Self::Sentences => "sentences",
@@ -33,7 +33,7 @@ pub struct Network {
     /// `owner/name` on the hub; none where there is no copy that this program reads.
     pub hub: Option<&'static str>,
     /// What it reads.
-    pub kind: Kind,
+    pub kind: NetworkKind,
     /// Columns of its features.
     pub columns: usize,
     /// Size of its weights in megabytes.
@@ -68,7 +68,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "all-mpnet-base-v2",
         hub: Some("sentence-transformers/all-mpnet-base-v2"),
-        kind: Kind::Sentences,
+        kind: NetworkKind::Sentences,
         columns: 768,
         megabytes: 438,
         licence: "Apache-2.0",
@@ -80,7 +80,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "paraphrase-mpnet-base-v2",
         hub: Some("sentence-transformers/paraphrase-mpnet-base-v2"),
-        kind: Kind::Sentences,
+        kind: NetworkKind::Sentences,
         columns: 768,
         megabytes: 438,
         licence: "Apache-2.0",
@@ -92,7 +92,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "all-MiniLM-L6-v2",
         hub: Some("sentence-transformers/all-MiniLM-L6-v2"),
-        kind: Kind::Sentences,
+        kind: NetworkKind::Sentences,
         columns: 384,
         megabytes: 91,
         licence: "Apache-2.0",
@@ -104,7 +104,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "vit-base",
         hub: Some("google/vit-base-patch16-224-in21k"),
-        kind: Kind::Pictures,
+        kind: NetworkKind::Pictures,
         columns: 768,
         megabytes: 346,
         licence: "Apache-2.0",
@@ -116,7 +116,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "vit-large",
         hub: Some("google/vit-large-patch32-384"),
-        kind: Kind::Pictures,
+        kind: NetworkKind::Pictures,
         columns: 1024,
         megabytes: 1230,
         licence: "Apache-2.0",
@@ -128,7 +128,7 @@ pub const NETWORKS: [Network; 6] = [
     Network {
         name: "efficientnet-lite0",
         hub: None,
-        kind: Kind::Pictures,
+        kind: NetworkKind::Pictures,
         columns: 1280,
         megabytes: 19,
         licence: "Apache-2.0",

@@ -10,9 +10,9 @@ use crate::{Error, Result, untrusted};
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use hetal_tables::column_file::{ColumnHeading, Content, Kind, MAX_BLOCK};
+use hetal_tables::column_file::{ColumnContent, ColumnHeading, ColumnKind, MAX_BLOCK};
 use hetal_tables::columnar::pandas_index;
-use hetal_tables::{Format, MAX_COLUMNS};
+use hetal_tables::{FileFormat, MAX_COLUMNS};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::fs::File;
@@ -85,10 +85,10 @@ fn damaged(reason: impl std::fmt::Display) -> String {
 
 impl ColumnarFile {
     /// Opens a file and reads its schema.
-    fn open(mut file: File, format: Format) -> std::result::Result<Self, String> {
+    fn open(mut file: File, format: FileFormat) -> std::result::Result<Self, String> {
         let size = file.metadata().map_err(|error| error.to_string())?.len();
         let (source, schema, index) = match format {
-            Format::Parquet => {
+            FileFormat::Parquet => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
                 let metadata = builder.metadata().file_metadata().key_value_metadata();
                 let pandas = metadata.into_iter().flatten().find(|pair| pair.key == "pandas");
@@ -123,7 +123,7 @@ impl ColumnarFile {
             name: field.name().clone(),
             kind: cells::kind(field.data_type()),
             is_index: index.contains(field.name()),
-            content: Content::Nothing,
+            content: ColumnContent::Nothing,
             example: None,
         };
         let columns = schema.fields().iter().map(heading).collect();
@@ -185,12 +185,12 @@ fn catch_panics<T>(parser: impl FnOnce() -> std::result::Result<T, String>) -> s
 
 /// Reads columns of texts, row by row. A missing value is an empty text. Numbers and truth values
 /// are written as text.
-pub(crate) fn texts(path: &Path, format: Format, names: [&str; 2]) -> Result<Vec<[String; 2]>> {
+pub(crate) fn texts(path: &Path, format: FileFormat, names: [&str; 2]) -> Result<Vec<[String; 2]>> {
     let file = untrusted::open(path).map_err(Error::io(path))?;
     catch_panics(|| text_rows(file, format, names)).map_err(|reason| Error::dataset(path, reason))
 }
 
-fn text_rows(file: File, format: Format, names: [&str; 2]) -> std::result::Result<Vec<[String; 2]>, String> {
+fn text_rows(file: File, format: FileFormat, names: [&str; 2]) -> std::result::Result<Vec<[String; 2]>, String> {
     let file = ColumnarFile::open(file, format)?;
     let mut places = [0; 2];
     for (place, name) in places.iter_mut().zip(names) {
@@ -225,7 +225,7 @@ fn plain_column(columns: &[ColumnHeading], name: &str) -> std::result::Result<us
     match (found.next(), found.next()) {
         (Some(_), Some(_)) => Err(format!("has two columns {name}; rename one of them")),
         (Some((place, column)), None) => match &column.kind {
-            Kind::Other(held) => Err(format!("column {name} holds {held}; name a column of texts or numbers")),
+            ColumnKind::Other(held) => Err(format!("column {name} holds {held}; name a column of texts or numbers")),
             _ => Ok(place),
         },
         (None, _) => {

@@ -15,7 +15,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use table::Columns;
+pub use table::SampleColumns;
 
 /// Longer first lines of a table are not compared with names of columns.
 const MAX_HEADING: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub enum DatasetFormat {
     Folders,
     /// A CSV, TSV, JSON-lines, Parquet or Arrow file; or a folder with `train`, `val` and `test`
     /// files.
-    Table(Columns),
+    Table(SampleColumns),
     /// MNIST's four idx files.
     Mnist,
     /// CIFAR-10's binary batches.
@@ -61,7 +61,7 @@ pub enum DatasetFormat {
 
 impl DatasetFormat {
     /// Detects the form of the files at `path`. Any other folder counts as a folder of classes.
-    pub fn detect(path: &Path, columns: Columns) -> Self {
+    pub fn detect(path: &Path, columns: SampleColumns) -> Self {
         let has = |names: &[&str]| first_there(path, names).is_some();
         let original = || snips::originals(path, "train_").is_ok_and(|files| !files.is_empty());
         match path.extension().and_then(|extension| extension.to_str()) {

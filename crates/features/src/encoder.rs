@@ -31,7 +31,7 @@ pub(crate) struct Layer {
 }
 
 /// A stack of blocks.
-pub(crate) struct Encoder {
+pub(crate) struct TransformerEncoder {
     /// The blocks, first to last.
     pub layers: Vec<Layer>,
     /// Heads of each attention.
@@ -42,7 +42,7 @@ pub(crate) struct Encoder {
     pub distance: Option<Tensor>,
 }
 
-impl Encoder {
+impl TransformerEncoder {
     /// Applies all blocks to the rows of all sequences.
     pub fn forward(&self, mut x: Tensor, lengths: &[usize]) -> Result<Tensor> {
         let attention = Attention::new(lengths, self.heads, self.distance.as_ref(), x.device())?;

@@ -3,7 +3,7 @@
 
 use crate::dataset::{self, Content, Dataset, PARTS, Sample, SampleSource};
 use crate::manifest::{Manifest, Skipped};
-use crate::npy::Array;
+use crate::npy::NpyArray;
 use crate::picture::Picture;
 use crate::sentence::{NOTHING, Reading, Tokens};
 use crate::weights::hexadecimal;
@@ -363,7 +363,7 @@ impl Extraction<'_> {
             }
             let mut bytes = vec![0; labels.len() * columns * 4];
             rows.read_exact(&mut bytes).map_err(Error::io(&path))?;
-            self.write_part(part, Array::of_rows(columns, bytes), Array::of_labels(&labels))?;
+            self.write_part(part, NpyArray::of_rows(columns, bytes), NpyArray::of_labels(&labels))?;
             counts.insert((*part).to_owned(), labels.len());
         }
         let manifest = self.manifest(state, hash.clone(), counts, skipped);
@@ -407,7 +407,7 @@ impl Extraction<'_> {
         names.into_iter().map(|name| self.folder.join(name)).collect()
     }
 
-    fn write_part(&self, part: &str, features: Array, labels: Array) -> Result<()> {
+    fn write_part(&self, part: &str, features: NpyArray, labels: NpyArray) -> Result<()> {
         match &self.part_paths(part)[..] {
             [one, two] => {
                 features.write(one)?;

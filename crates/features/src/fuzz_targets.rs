@@ -3,7 +3,7 @@
 
 use crate::manifest::Manifest;
 use crate::picture::{PicturePreprocessing, Preprocessor};
-use crate::sentence::{Config, Module, PoolingConfig, check};
+use crate::sentence::{Module, PoolingConfig, TransformerConfig, check};
 use crate::vision::VitConfig;
 use crate::weights::header;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ fn parsed<T: DeserializeOwned, R>(bytes: &[u8], check: impl FnOnce(T) -> crate::
 
 /// `config.json` of BERT or MPNet.
 pub fn sentence_config(bytes: &[u8]) -> bool {
-    parsed(bytes, |config: Config| check(Path::new(""), &config))
+    parsed(bytes, |config: TransformerConfig| check(Path::new(""), &config))
 }
 
 /// `config.json` of ViT.

@@ -8,4 +8,4 @@ pub use hetal_extract_api::manifest::Skipped;
 pub type Manifest = hetal_extract_api::ManifestOf<Preprocessing>;
 
 /// Which network made features: enough to find it again and to refuse another.
-pub type Identity = hetal_extract_api::manifest::IdentityOf<Preprocessing>;
+pub type NetworkIdentity = hetal_extract_api::manifest::IdentityOf<Preprocessing>;

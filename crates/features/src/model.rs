@@ -1,7 +1,7 @@
 //! Networks on disk: recognised by their configuration, opened, and run on texts or pictures.
 
 use crate::device::DeviceChoice;
-use crate::manifest::Identity;
+use crate::manifest::NetworkIdentity;
 use crate::picture::{Picture, PicturePreprocessing};
 use crate::sentence::{Family, NOTHING, SentenceModel, SentencePreprocessing, Tokens};
 use crate::vision::VisionModel;
@@ -45,7 +45,7 @@ enum Network {
 /// A loaded network that turns pictures or sentences into feature vectors.
 pub struct Extractor {
     network: Network,
-    identity: Identity,
+    identity: NetworkIdentity,
     device: Device,
     note: Option<String>,
 }
@@ -124,8 +124,14 @@ impl Extractor {
         };
         // An absolute path, because a classifier may be used from another folder.
         let source = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
-        let identity =
-            Identity { source, revision: None, architecture: architecture.to_owned(), columns, files, preprocessing };
+        let identity = NetworkIdentity {
+            source,
+            revision: None,
+            architecture: architecture.to_owned(),
+            columns,
+            files,
+            preprocessing,
+        };
         Ok(Self { network, identity, device: device.clone(), note: None })
     }
 
@@ -180,7 +186,7 @@ impl Extractor {
     }
 
     /// Which network this is.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &NetworkIdentity {
         &self.identity
     }
 

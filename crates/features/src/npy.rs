@@ -1,12 +1,12 @@
 //! Arrays in NumPy's `.npy` format.
 
 use crate::{Result, disk, untrusted};
-use hetal_tables::npy::{Header, start};
+use hetal_tables::npy::{NpyHeader, start};
 use std::io::Read;
 use std::path::Path;
 
 /// An array in C order.
-pub(crate) struct Array {
+pub(crate) struct NpyArray {
     /// NumPy's name of the element type, `<f4` for example.
     pub kind: &'static str,
     /// Its sizes.
@@ -15,11 +15,11 @@ pub(crate) struct Array {
     pub bytes: Vec<u8>,
 }
 
-impl Array {
+impl NpyArray {
     /// Reads an `.npy` file of bytes, at most `most` of them. The header is read first, so that no
     /// more is taken from a packed file than the array's shape says.
     pub fn read_bytes(mut reader: impl Read, most: u64) -> std::result::Result<Self, String> {
-        let header = Header::read(&mut reader).map_err(|problem| problem.to_string())?;
+        let header = NpyHeader::read(&mut reader).map_err(|problem| problem.to_string())?;
         let shape = header.shape().to_vec();
         if !header.is_bytes() {
             return Err("must hold bytes (|u1) in C order".to_owned());
@@ -59,7 +59,7 @@ impl Array {
 /// Writes rows of numbers as an `.npy` file that its owner alone may read.
 pub fn write_rows(path: &Path, columns: usize, rows: &[Vec<f32>]) -> Result<()> {
     let bytes = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
-    Array::of_rows(columns, bytes).write(path)
+    NpyArray::of_rows(columns, bytes).write(path)
 }
 
 #[cfg(test)]
@@ -73,11 +73,11 @@ mod tests {
         let options = hetal_tables::Options::default();
         write_rows(&path, 2, &[vec![0.5, -3.0], vec![1e10, 0.25]]).unwrap();
         assert_eq!(hetal_tables::read(&path, &options).unwrap().values, [0.5, -3.0, 1e10, 0.25]);
-        Array::of_labels(&[3, 1, 2]).write(&path).unwrap();
+        NpyArray::of_labels(&[3, 1, 2]).write(&path).unwrap();
         let (labels, _) = hetal_tables::read_labels(&path, None, None, &options).unwrap();
         assert_eq!(labels, hetal_tables::Labels::Integers(vec![3, 1, 2]));
         let pictures = [start("|u1", &[2, 1, 3]), vec![1, 2, 3, 4, 5, 6]].concat();
-        let read = |bytes: &[u8]| Array::read_bytes(bytes, 1 << 20);
+        let read = |bytes: &[u8]| NpyArray::read_bytes(bytes, 1 << 20);
         let array = read(&pictures).unwrap();
         assert_eq!((array.shape, array.bytes), (vec![2, 1, 3], vec![1, 2, 3, 4, 5, 6]));
         for cut in 0..pictures.len() {
@@ -92,9 +92,9 @@ mod tests {
         let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000, 1000), }\n";
         let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
         let endless = || start.as_slice().chain(std::io::repeat(0));
-        let error = |most: u64| Array::read_bytes(endless(), most).err().unwrap();
+        let error = |most: u64| NpyArray::read_bytes(endless(), most).err().unwrap();
         assert!(error(999_999).contains("at most 999999 are read"), "{}", error(999_999));
         assert!(error(1_000_000).contains("has more than the 1000000 bytes"), "{}", error(1_000_000));
-        assert!(Array::read_bytes(endless().take(start.len() as u64 + 1_000_000), 1_000_000).is_ok());
+        assert!(NpyArray::read_bytes(endless().take(start.len() as u64 + 1_000_000), 1_000_000).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::model::Preprocessing;
 use crate::picture::{Picture, PicturePreprocessing};
-use crate::sentence::{Reader, Tokens};
+use crate::sentence::{SentenceReader, Tokens};
 use crate::{Error, Result, config, untrusted};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -36,7 +36,7 @@ pub(crate) struct OnnxModel {
 
 enum Kind {
     Pictures(PicturePreprocessing),
-    Sentences(Box<Reader>, Vec<TokenInput>),
+    Sentences(Box<SentenceReader>, Vec<TokenInput>),
 }
 
 /// The value that an input of a network for sentences gets for each token.
@@ -115,7 +115,7 @@ impl OnnxModel {
             let fact = i64::fact([1.to_dim(), length.to_dim()]);
             model.set_input_fact(place, fact.into()).map_err(bad)?;
         }
-        let reader = Reader::open(path.parent().unwrap_or(Path::new("")), USUAL_TOKENS)?;
+        let reader = SentenceReader::open(path.parent().unwrap_or(Path::new("")), USUAL_TOKENS)?;
         Ok((Kind::Sentences(Box::new(reader), inputs), model))
     }
 
@@ -156,7 +156,7 @@ impl OnnxModel {
         self.reader()?.0.tokens(text)
     }
 
-    fn reader(&self) -> Result<(&Reader, &[TokenInput])> {
+    fn reader(&self) -> Result<(&SentenceReader, &[TokenInput])> {
         match &self.kind {
             Kind::Sentences(reader, inputs) => Ok((reader, inputs)),
             Kind::Pictures(_) => Err(Error::Kind { reads: "pictures", holds: "texts" }),
@@ -181,7 +181,7 @@ impl OnnxModel {
     }
 
     /// The features of one sentence: the first output, pooled if it has a row for each token.
-    fn sentence(&self, ids: &[u32], reader: &Reader, inputs: &[TokenInput]) -> Result<Vec<f32>> {
+    fn sentence(&self, ids: &[u32], reader: &SentenceReader, inputs: &[TokenInput]) -> Result<Vec<f32>> {
         let tensor = |input: &TokenInput| {
             let value = |&id: &u32| match input {
                 TokenInput::Id => i64::from(id),

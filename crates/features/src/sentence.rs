@@ -1,7 +1,7 @@
 //! Networks that read sentences: BERT and MPNet, with the tokenizers and poolings of
 //! sentence-transformers.
 
-use crate::encoder::{Encoder, Layer, Order};
+use crate::encoder::{Layer, Order, TransformerEncoder};
 use crate::ops::Norm;
 use crate::weights::Weights;
 use crate::{Error, Result, config, untrusted};
@@ -25,7 +25,7 @@ const BUCKETS: std::ops::RangeInclusive<usize> = 4..=256;
 
 /// `config.json` of BERT and MPNet.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Config {
+pub(crate) struct TransformerConfig {
     pub hidden_size: usize,
     pub intermediate_size: usize,
     pub num_hidden_layers: usize,
@@ -119,19 +119,19 @@ pub struct SentenceModel {
     words: Tensor,
     positions: Tensor,
     embedding_norm: Norm,
-    encoder: Encoder,
-    reader: Reader,
+    encoder: TransformerEncoder,
+    reader: SentenceReader,
     width: usize,
 }
 
 /// The tokenizer and the pooling of a network for sentences.
-pub(crate) struct Reader {
+pub(crate) struct SentenceReader {
     path: PathBuf,
     tokenizer: Tokenizer,
     pub preprocessing: SentencePreprocessing,
 }
 
-impl Reader {
+impl SentenceReader {
     /// Opens the files of a folder. The network reads at most `limit` tokens.
     pub fn open(folder: &Path, limit: usize) -> Result<Self> {
         let preprocessing = SentencePreprocessing::read(folder, limit)?;
@@ -158,7 +158,7 @@ impl SentenceModel {
     /// the files of sentence-transformers.
     pub(crate) fn open(folder: &Path, family: Family, device: &Device) -> Result<Self> {
         let path = folder.join("config.json");
-        let c: Config = config::read(&path)?;
+        let c: TransformerConfig = config::read(&path)?;
         check(&path, &c)?;
         let weights = open_weights(folder, family, device)?;
         let names = Names(family);
@@ -171,8 +171,8 @@ impl SentenceModel {
             Family::Bert => None,
             Family::Mpnet => Some(scores_by_distance(&weights, &c, limit)?),
         };
-        let encoder = Encoder { layers, heads: c.num_attention_heads, order: Order::After, distance };
-        let reader = Reader::open(folder, limit)?;
+        let encoder = TransformerEncoder { layers, heads: c.num_attention_heads, order: Order::After, distance };
+        let reader = SentenceReader::open(folder, limit)?;
         let known = reader.tokenizer.get_vocab_size(true);
         if known > c.vocab_size {
             let reason = format!("has {known} tokens, but the model {}; get both files of one network", c.vocab_size);
@@ -187,7 +187,7 @@ impl SentenceModel {
     }
 
     /// Its tokenizer and pooling.
-    pub(crate) fn reader(&self) -> &Reader {
+    pub(crate) fn reader(&self) -> &SentenceReader {
         &self.reader
     }
 
@@ -239,7 +239,7 @@ impl SentenceModel {
     }
 }
 
-pub(crate) fn check(path: &Path, c: &Config) -> Result<()> {
+pub(crate) fn check(path: &Path, c: &TransformerConfig) -> Result<()> {
     if c.hidden_act != "gelu" {
         return Err(Error::file(
             path,
@@ -279,7 +279,7 @@ fn open_weights(folder: &Path, family: Family, device: &Device) -> Result<Weight
 
 /// The position embeddings from the first position on. BERT's embedding of the first segment is
 /// added.
-fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
+fn positions(weights: &Weights, family: Family, c: &TransformerConfig) -> Result<Tensor> {
     let name = "embeddings.position_embeddings.weight";
     let table = weights.tensor(name, &[c.max_position_embeddings, c.hidden_size])?;
     match family {
@@ -298,7 +298,7 @@ fn positions(weights: &Weights, family: Family, c: &Config) -> Result<Tensor> {
 
 /// For each head, the scores of all distances from -(limit - 1) to limit - 1 of the key from the
 /// query.
-fn scores_by_distance(weights: &Weights, c: &Config, limit: usize) -> Result<Tensor> {
+fn scores_by_distance(weights: &Weights, c: &TransformerConfig, limit: usize) -> Result<Tensor> {
     let shape = [c.relative_attention_num_buckets, c.num_attention_heads];
     let table = weights.tensor("encoder.relative_attention_bias.weight", &shape)?;
     let reach = limit as i64 - 1;
@@ -329,7 +329,7 @@ fn bucket(distance: i64, buckets: i64) -> i64 {
 struct Names(Family);
 
 impl Names {
-    fn layer(&self, weights: &Weights, c: &Config, index: usize) -> Result<Layer> {
+    fn layer(&self, weights: &Weights, c: &TransformerConfig, index: usize) -> Result<Layer> {
         let name = |part: &str| format!("encoder.layer.{index}.{part}");
         let (qkv, out, norm) = match self.0 {
             Family::Bert => (

@@ -4,7 +4,7 @@
 mod common;
 mod tables;
 
-use hetal_features::dataset::{Columns, Content, Dataset, DatasetFormat, Sample};
+use hetal_features::dataset::{Content, Dataset, DatasetFormat, Sample, SampleColumns};
 use parquet::basic::Compression;
 use parquet::file::properties::WriterVersion;
 use std::io::Write;
@@ -191,7 +191,11 @@ fn links_that_multiply_a_folder_are_refused() {
 }
 
 fn columns(content: &str) -> DatasetFormat {
-    DatasetFormat::Table(Columns { content: content.to_owned(), files: content == "path", label: "label".to_owned() })
+    DatasetFormat::Table(SampleColumns {
+        content: content.to_owned(),
+        files: content == "path",
+        label: "label".to_owned(),
+    })
 }
 
 #[test]
@@ -290,7 +294,7 @@ fn tables_of_parts_by_other_names() {
     for (name, rows) in [("Train.csv", 3), ("validation_set.csv", 2), ("TEST.csv", 1)] {
         write(folder.path(), name, format!("text,label\n{}", "play,a\nstop,b\n".repeat(rows)));
     }
-    assert_eq!(DatasetFormat::detect(folder.path(), Columns::default()), columns("text"));
+    assert_eq!(DatasetFormat::detect(folder.path(), SampleColumns::default()), columns("text"));
     assert_eq!(sizes(&Dataset::open(folder.path(), &columns("text"), 0).unwrap()), [6, 4, 2]);
     write(folder.path(), "test_data.csv", "text,label\nplay,a\n");
     let error = Dataset::open(folder.path(), &columns("text"), 0).unwrap_err().to_string();
@@ -302,13 +306,13 @@ fn tables_of_parts_by_other_names() {
 #[test]
 fn tables_beside_classes_and_beside_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let detected = || DatasetFormat::detect(folder.path(), Columns::default());
+    let detected = || DatasetFormat::detect(folder.path(), SampleColumns::default());
     write(folder.path(), "training_data.csv", "text,label\nplay,a\nstop,b\n");
     write(folder.path(), "notes/read me.txt", "a folder beside a table");
     assert_eq!(detected(), columns("text"));
     write(folder.path(), "cats/1.txt", "miaow");
     assert_eq!(detected(), DatasetFormat::Folders);
-    let pictures = Columns { content: "path".to_owned(), files: true, label: "label".to_owned() };
+    let pictures = SampleColumns { content: "path".to_owned(), files: true, label: "label".to_owned() };
     assert_eq!(DatasetFormat::detect(folder.path(), pictures), columns("path"));
     std::fs::remove_dir_all(folder.path().join("cats")).unwrap();
     write(folder.path(), "train/cats/1.txt", "miaow");
@@ -403,7 +407,7 @@ fn mnist() {
         write(downloads.path(), &format!("{part}-images-idx3-ubyte.gz"), packed(images(count)));
         write(downloads.path(), &format!("{part}-labels-idx1-ubyte.gz"), packed(labels(count)));
     }
-    assert_eq!(DatasetFormat::detect(downloads.path(), Columns::default()), DatasetFormat::Mnist);
+    assert_eq!(DatasetFormat::detect(downloads.path(), SampleColumns::default()), DatasetFormat::Mnist);
     let again = Dataset::open(downloads.path(), &DatasetFormat::Mnist, 0).unwrap();
     assert_eq!((sizes(&again), pixels(&again.parts[2][1])), (sizes(&dataset), pixels(second)));
     write(folder.path(), "train-labels-idx1-ubyte", &labels(24)[..30]);
@@ -514,7 +518,7 @@ fn snips_in_three_forms() {
     let forms = [("tsv", [2, 2, 2]), ("seq", [2, 2, 2]), ("json", [14, 2, 4]), ("published", [14, 2, 4])];
     for (form, expected) in forms {
         assert_eq!(
-            DatasetFormat::detect(&folder.path().join(form), Columns::default()),
+            DatasetFormat::detect(&folder.path().join(form), SampleColumns::default()),
             DatasetFormat::Snips,
             "{form}"
         );

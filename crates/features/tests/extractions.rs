@@ -3,7 +3,7 @@
 
 mod common;
 
-use hetal_features::dataset::{Columns, Content, Dataset, DatasetFormat, Sample};
+use hetal_features::dataset::{Content, Dataset, DatasetFormat, Sample, SampleColumns};
 use hetal_features::device::DeviceChoice;
 use hetal_features::extraction::{Extraction, OutputFormat, Policy};
 use hetal_features::sentence::Reading;
@@ -30,7 +30,7 @@ fn write_table_without(folder: &Path, row: usize) -> std::path::PathBuf {
 }
 
 fn open(path: &Path) -> Dataset {
-    let columns = Columns { content: "text".to_owned(), files: false, label: "label".to_owned() };
+    let columns = SampleColumns { content: "text".to_owned(), files: false, label: "label".to_owned() };
     Dataset::open(path, &DatasetFormat::Table(columns), 9).unwrap()
 }
 

@@ -5,7 +5,7 @@
 mod common;
 mod tables;
 
-use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
+use hetal_features::dataset::{Dataset, DatasetFormat, SampleColumns};
 use hetal_features::fuzz_targets;
 use hetal_features::picture::Picture;
 use hetal_testkit::allocation::{Counting, peak_of};
@@ -41,7 +41,7 @@ fn opened(folder: &Path, file: &str, data: &str, format: DatasetFormat) -> Parse
 }
 
 fn table() -> DatasetFormat {
-    DatasetFormat::Table(Columns::default())
+    DatasetFormat::Table(SampleColumns::default())
 }
 
 /// Tables: file, samples.
@@ -321,7 +321,7 @@ fn a_heading_without_end_takes_no_memory() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("train.tsv"), vec![b'x'; 40 << 20]).unwrap();
-    let peak = peak_of(|| drop(DatasetFormat::detect(folder.path(), Columns::default())));
+    let peak = peak_of(|| drop(DatasetFormat::detect(folder.path(), SampleColumns::default())));
     assert!(peak < 8 << 20, "{peak} bytes");
 }
 

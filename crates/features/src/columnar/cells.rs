@@ -4,23 +4,23 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrowPrimitiveType};
 use arrow_schema::DataType;
-use hetal_tables::column_file::Kind;
+use hetal_tables::column_file::ColumnKind;
 
 /// What a column of this type holds.
-pub(super) fn kind(data_type: &DataType) -> Kind {
-    let other = |what: &str| Kind::Other(what.to_owned());
+pub(super) fn kind(data_type: &DataType) -> ColumnKind {
+    let other = |what: &str| ColumnKind::Other(what.to_owned());
     match data_type {
-        DataType::Boolean => Kind::Boolean,
-        data_type if data_type.is_integer() => Kind::Integer,
-        data_type if data_type.is_floating() => Kind::Float,
+        DataType::Boolean => ColumnKind::Boolean,
+        data_type if data_type.is_integer() => ColumnKind::Integer,
+        data_type if data_type.is_floating() => ColumnKind::Float,
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
-            Kind::Float
+            ColumnKind::Float
         }
         // A column without any value: all are missing.
-        DataType::Null => Kind::Float,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
+        DataType::Null => ColumnKind::Float,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => ColumnKind::Text,
         // Some programs do not say that their bytes are texts.
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Kind::Text,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => ColumnKind::Text,
         DataType::Dictionary(_, values) if !matches!(**values, DataType::Dictionary(..)) => kind(values),
         DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 => other("dates"),
         DataType::Time32(_) | DataType::Time64(_) => other("times of day"),

@@ -4,8 +4,8 @@ use super::{ColumnarFile, MemoryBudget, catch_panics, cells};
 use crate::{Error, Result, untrusted};
 use arrow_array::RecordBatch;
 use hetal_extract_api::protocol::ReadTable;
-use hetal_tables::column_file::{Block, ColumnHeading, Content, Kind, MAX_TEXT, Writer};
-use hetal_tables::{Format, MAX_FILE_BYTES, columnar};
+use hetal_tables::column_file::{ColumnBlock, ColumnContent, ColumnHeading, ColumnKind, MAX_TEXT, Writer};
+use hetal_tables::{FileFormat, MAX_FILE_BYTES, columnar};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -17,14 +17,14 @@ const MIN_BYTES: u64 = 1 << 30;
 /// do not name the file: the process that asked knows it.
 pub fn hand_over(request: &ReadTable, alive: impl Fn()) -> Result<()> {
     let path = Path::new(&request.path);
-    let format = Format::of(path).map_err(|error| Error::Table(error.problem.to_string()))?;
+    let format = FileFormat::of(path).map_err(|error| Error::Table(error.problem.to_string()))?;
     let file = untrusted::open(path).map_err(|error| Error::Table(error.to_string()))?;
     catch_panics(|| hand_over_file(file, format, request, alive)).map_err(Error::Table)
 }
 
 fn hand_over_file(
     file: File,
-    format: Format,
+    format: FileFormat,
     request: &ReadTable,
     alive: impl Fn(),
 ) -> std::result::Result<(), String> {
@@ -40,10 +40,10 @@ fn hand_over_file(
     let failed = |error: std::io::Error| format!("{}: {error}", out.display());
     if chosen.is_err() || examples.is_some() {
         add_examples(file, &mut columns, &examples.unwrap_or_default())?;
-        columns.iter_mut().for_each(|column| column.content = Content::Nothing);
+        columns.iter_mut().for_each(|column| column.content = ColumnContent::Nothing);
         return Writer::new(create(out)?, &columns).and_then(Writer::finish).map_err(failed);
     }
-    let places: Vec<usize> = (0..columns.len()).filter(|&k| columns[k].content != Content::Nothing).collect();
+    let places: Vec<usize> = (0..columns.len()).filter(|&k| columns[k].content != ColumnContent::Nothing).collect();
     let mut writer = Writer::new(create(out)?, &columns).map_err(failed)?;
     let mut batches = file.batches(&places)?;
     let mut first_row = 1;
@@ -70,9 +70,10 @@ fn text_features(columns: &[ColumnHeading], request: &ReadTable) -> Option<Vec<u
     }
     // As if all columns were numbers.
     let mut numbers = columns.to_vec();
-    numbers.iter_mut().for_each(|column| column.kind = Kind::Float);
+    numbers.iter_mut().for_each(|column| column.kind = ColumnKind::Float);
     columnar::contents(&mut numbers, request).ok()?;
-    let is_text = |place: &usize| numbers[*place].content == Content::Numbers && columns[*place].kind == Kind::Text;
+    let is_text =
+        |place: &usize| numbers[*place].content == ColumnContent::Numbers && columns[*place].kind == ColumnKind::Text;
     let places: Vec<usize> = (0..columns.len()).filter(is_text).collect();
     (!places.is_empty()).then_some(places)
 }
@@ -109,14 +110,14 @@ fn blocks(
     columns: &[ColumnHeading],
     places: &[usize],
     first_row: usize,
-) -> std::result::Result<Vec<Block>, String> {
+) -> std::result::Result<Vec<ColumnBlock>, String> {
     if batch.num_columns() != places.len() {
         return Err(super::damaged("a part lacks a column"));
     }
     let block = |(&place, array): (&usize, &arrow_array::ArrayRef)| {
         let column = &columns[place];
-        if column.content == Content::Numbers {
-            return cells::numbers(array).map(Block::Numbers);
+        if column.content == ColumnContent::Numbers {
+            return cells::numbers(array).map(ColumnBlock::Numbers);
         }
         let texts = cells::texts(array)?;
         let is_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > MAX_TEXT);
@@ -126,15 +127,15 @@ fn blocks(
                 first_row + k,
                 column.name
             )),
-            None => Ok(Block::Texts(texts)),
+            None => Ok(ColumnBlock::Texts(texts)),
         }
     };
     places.iter().zip(batch.columns()).map(block).collect()
 }
 
-fn texts_of(block: &Block) -> Option<&Vec<Option<String>>> {
+fn texts_of(block: &ColumnBlock) -> Option<&Vec<Option<String>>> {
     match block {
-        Block::Texts(texts) => Some(texts),
-        Block::Numbers(_) => None,
+        ColumnBlock::Texts(texts) => Some(texts),
+        ColumnBlock::Numbers(_) => None,
     }
 }

@@ -1,7 +1,7 @@
 //! MedMNIST's data sets: an `.npz` archive with the pictures and labels of three parts.
 
 use super::{Found, Pictures, Sample, binary};
-use crate::npy::Array;
+use crate::npy::NpyArray;
 use crate::{Error, Result, untrusted};
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path) -> Result<Found> {
     Ok(Found { classes: (0..count).map(names).collect(), notes: vec![], parts })
 }
 
-fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize) -> Result<Vec<Sample>> {
+fn samples(path: &Path, part: &str, images: NpyArray, labels: &[u8], classes: usize) -> Result<Vec<Sample>> {
     let (height, width, channels) = match images.shape[..] {
         [_, height, width, 3] => (height, width, 3),
         [_, height, width] => (height, width, 1),
@@ -69,10 +69,10 @@ fn samples(path: &Path, part: &str, images: Array, labels: &[u8], classes: usize
 }
 
 /// Reads an array of bytes. `left` is the number of bytes that may still be unpacked.
-fn array(path: &Path, archive: &mut Archive, name: &str, left: &mut u64) -> Result<Array> {
+fn array(path: &Path, archive: &mut Archive, name: &str, left: &mut u64) -> Result<NpyArray> {
     let bad = |reason: String| Error::dataset(path, format!("array {name}: {reason}"));
     let entry = archive.by_name(&format!("{name}.npy")).map_err(|e| bad(e.to_string()))?;
-    let array = Array::read_bytes(entry, *left).map_err(|reason| {
+    let array = NpyArray::read_bytes(entry, *left).map_err(|reason| {
         bad(format!("{reason}; the arrays of an archive may have 64 times its size (at least 64 MiB, at most 4 GiB)"))
     })?;
     *left -= array.bytes.len() as u64;

@@ -3,7 +3,7 @@
 
 use super::{Found, SampleSource, entries, file_name, folder, number_classes, part_named};
 use crate::{Error, Result, columnar};
-use hetal_tables::{FileProblem, Format, Options};
+use hetal_tables::{FileFormat, FileProblem, Options};
 use std::path::{Path, PathBuf};
 
 /// Longer rows are refused: a missing quotation mark or line end makes a row of the whole file.
@@ -11,7 +11,7 @@ const MAX_ROW: usize = 16 << 20;
 
 /// The columns that are read.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Columns {
+pub struct SampleColumns {
     /// The column of texts or of pictures' files.
     pub content: String,
     /// Whether that column names files of pictures, relative to the table.
@@ -20,7 +20,7 @@ pub struct Columns {
     pub label: String,
 }
 
-impl Default for Columns {
+impl Default for SampleColumns {
     fn default() -> Self {
         Self { content: "text".to_owned(), files: false, label: "label".to_owned() }
     }
@@ -32,7 +32,7 @@ type Named = (String, String, SampleSource);
 pub(crate) const KINDS: [&str; 8] = ["csv", "tsv", "jsonl", "ndjson", "parquet", "arrow", "feather", "ipc"];
 
 /// Reads one table, or the tables `train`, `val`, `test` of a folder.
-pub(crate) fn read(path: &Path, columns: &Columns) -> Result<Found> {
+pub(crate) fn read(path: &Path, columns: &SampleColumns) -> Result<Found> {
     let mut notes = Vec::new();
     if !path.is_dir() {
         let parts = [Some(table(path, columns, &mut notes)?), None, None];
@@ -66,7 +66,7 @@ pub(super) fn part(folder: &Path, index: usize) -> Result<Option<PathBuf>> {
 
 /// Whether a folder holds a table for each part. Beside folders of classes, a table counts only if
 /// it is named `train` or lists files of pictures; otherwise it may be about something else.
-pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
+pub(super) fn detected(folder: &Path, columns: &SampleColumns) -> bool {
     match part(folder, 0) {
         Ok(None) => false,
         Ok(Some(table)) => {
@@ -78,7 +78,7 @@ pub(super) fn detected(folder: &Path, columns: &Columns) -> bool {
     }
 }
 
-fn table(path: &Path, columns: &Columns, notes: &mut Vec<String>) -> Result<Vec<Named>> {
+fn table(path: &Path, columns: &SampleColumns, notes: &mut Vec<String>) -> Result<Vec<Named>> {
     let rows = rows(path, columns, notes)?;
     if let Some(row) = rows.iter().position(|[_, label]| label.trim().is_empty()) {
         return Err(Error::dataset(
@@ -96,11 +96,11 @@ fn table(path: &Path, columns: &Columns, notes: &mut Vec<String>) -> Result<Vec<
 }
 
 /// The two columns, row by row.
-fn rows(path: &Path, columns: &Columns, notes: &mut Vec<String>) -> Result<Vec<[String; 2]>> {
+fn rows(path: &Path, columns: &SampleColumns, notes: &mut Vec<String>) -> Result<Vec<[String; 2]>> {
     let names = [columns.content.as_str(), columns.label.as_str()];
-    match Format::of(path) {
-        Ok(Format::Csv | Format::Tsv | Format::JsonLines) => {}
-        Ok(format @ (Format::Parquet | Format::Arrow)) => return columnar::texts(path, format, names),
+    match FileFormat::of(path) {
+        Ok(FileFormat::Csv | FileFormat::Tsv | FileFormat::JsonLines) => {}
+        Ok(format @ (FileFormat::Parquet | FileFormat::Arrow)) => return columnar::texts(path, format, names),
         _ => return Err(Error::dataset(path, "is no table; a table is .csv, .tsv, .jsonl, .parquet or .arrow")),
     }
     let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &Options::default());

@@ -35,7 +35,7 @@ pub struct ExtractTask {
     /// The most samples of each part.
     pub at_most: Option<[usize; 3]>,
     /// The network.
-    pub model: Model,
+    pub model: ResolvedNetwork,
 }
 
 /// A few pictures or texts into one file.
@@ -49,7 +49,7 @@ pub struct EncodeTask {
 
 /// A network on this machine.
 #[derive(Serialize, Deserialize)]
-pub struct Model {
+pub struct ResolvedNetwork {
     /// Its folder or file.
     pub path: OsString,
     /// What it must be, if it came from the hub.

@@ -3,7 +3,7 @@
 
 use crate::bars;
 use crate::error::{Error, Result};
-use crate::events::Model;
+use crate::events::ResolvedNetwork;
 use hetal_extract_api::arguments::Arguments;
 use hetal_extract_api::catalogue::{self, Network};
 use hetal_extract_api::protocol::{Encode, HUB_SECRETS};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The network that the arguments ask for, downloaded if it must be.
-pub fn resolve(name: &str, arguments: &Arguments) -> Result<Model> {
+pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
     let path = Path::new(name);
     let known = catalogue::find(name);
     let pinned = arguments.revision.is_some() || arguments.sha256.is_some();
@@ -23,7 +23,7 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<Model> {
         if known.is_some() {
             eprintln!("note: {name} here is used, not the network of that name; ./{name} says so without this note");
         }
-        return Ok(Model { path: path.into(), pin: None });
+        return Ok(ResolvedNetwork { path: path.into(), pin: None });
     }
     let pin = match known {
         Some(network) => pin_of(network, arguments)?,
@@ -41,10 +41,10 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<Model> {
             return Err(Error::file(path, reason));
         }
         // The worker reports what is missing.
-        None => return Ok(Model { path: path.into(), pin: None }),
+        None => return Ok(ResolvedNetwork { path: path.into(), pin: None }),
     };
     let folder = fetch(&pin, arguments.models.as_deref())?;
-    Ok(Model { path: folder.into(), pin: Some(pin) })
+    Ok(ResolvedNetwork { path: folder.into(), pin: Some(pin) })
 }
 
 /// The pin of a network of the catalogue: its own, or the one that was given.

@@ -1,13 +1,13 @@
 //! The worker: the process that reads data sets and networks, within limits.
 
 use crate::error::{Error, Result};
-use crate::events::{Assignment, EncodeTask, ExtractTask, Model, Task, WorkerEvent};
+use crate::events::{Assignment, EncodeTask, ExtractTask, ResolvedNetwork, Task, WorkerEvent};
 use crate::{Program, parent};
 use clap::Parser;
-use hetal_extract_api::arguments::{Arguments, BadArgument, DeviceArgument, FormatArgument, OutputArgument};
+use hetal_extract_api::arguments::{Arguments, BadArgument, DatasetFormatArgument, DeviceArgument, OutputArgument};
 use hetal_extract_api::protocol::PROGRAM;
 use hetal_features::columnar::hand_over;
-use hetal_features::dataset::{Columns, Dataset, DatasetFormat};
+use hetal_features::dataset::{Dataset, DatasetFormat, SampleColumns};
 use hetal_features::device::DeviceChoice;
 use hetal_features::extraction::{Extraction, Observer, OutputFormat, Policy};
 use hetal_features::picture::Picture;
@@ -140,7 +140,7 @@ fn extract(task: ExtractTask, supervisor: &Supervisor) -> Result<()> {
     }
 }
 
-fn open(model: &Model, device: DeviceChoice, supervisor: &Supervisor) -> Result<Extractor> {
+fn open(model: &ResolvedNetwork, device: DeviceChoice, supervisor: &Supervisor) -> Result<Extractor> {
     let path = Path::new(&model.path);
     supervisor.set_activity(format!("loading the model {}", path.display()));
     let extractor = match &model.pin {
@@ -162,16 +162,16 @@ fn device_choice(device: DeviceArgument) -> DeviceChoice {
 fn format(arguments: &Arguments, data: &Path) -> DatasetFormat {
     let content = arguments.path_column.as_ref().unwrap_or(&arguments.text_column).clone();
     let files = arguments.path_column.is_some();
-    let columns = Columns { content, files, label: arguments.label_column.clone() };
+    let columns = SampleColumns { content, files, label: arguments.label_column.clone() };
     match arguments.format {
-        FormatArgument::Auto => DatasetFormat::detect(data, columns),
-        FormatArgument::Folders => DatasetFormat::Folders,
-        FormatArgument::Table => DatasetFormat::Table(columns),
-        FormatArgument::Mnist => DatasetFormat::Mnist,
-        FormatArgument::Cifar10 => DatasetFormat::Cifar10,
-        FormatArgument::Facemask => DatasetFormat::FaceMask,
-        FormatArgument::Medmnist => DatasetFormat::MedMnist,
-        FormatArgument::Snips => DatasetFormat::Snips,
+        DatasetFormatArgument::Auto => DatasetFormat::detect(data, columns),
+        DatasetFormatArgument::Folders => DatasetFormat::Folders,
+        DatasetFormatArgument::Table => DatasetFormat::Table(columns),
+        DatasetFormatArgument::Mnist => DatasetFormat::Mnist,
+        DatasetFormatArgument::Cifar10 => DatasetFormat::Cifar10,
+        DatasetFormatArgument::Facemask => DatasetFormat::FaceMask,
+        DatasetFormatArgument::Medmnist => DatasetFormat::MedMnist,
+        DatasetFormatArgument::Snips => DatasetFormat::Snips,
     }
 }
 
