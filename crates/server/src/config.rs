@@ -58,6 +58,11 @@ pub struct Config {
     /// GiB of memory for prepared batches. Batches that do not fit are prepared each time they are
     /// used.
     pub prepared_gib: f64,
+    /// GiB of memory of each worker for rows that were lifted from coefficient form and do not stay
+    /// prepared. Rows that do not fit are lifted each time they are used.
+    pub lifted_gib: f64,
+    /// Seconds of one lift, as clients are told. Default: an estimate for the device.
+    pub lift_seconds: Option<f64>,
     /// Iterations between checkpoints. The end of an epoch always writes one.
     pub checkpoint_every: u64,
     /// Seconds without renewal after which a worker's lease expires.
@@ -74,6 +79,11 @@ pub struct Config {
     pub hyperparameters: AgreementLimits,
     /// Limits on what clients may use.
     pub bounds: Bounds,
+}
+
+/// Gibibytes as bytes.
+pub fn bytes_of_gib(gib: f64) -> u64 {
+    (gib * (1u64 << 30) as f64) as u64
 }
 
 /// The device to compute on.
@@ -199,6 +209,8 @@ impl Default for Config {
             cards: Vec::new(),
             workers: None,
             prepared_gib: 2.0,
+            lifted_gib: 8.0,
+            lift_seconds: None,
             checkpoint_every: 4,
             lease_seconds: 60,
             warm_seconds: 600,
@@ -267,8 +279,9 @@ impl Config {
         if self.bounds.kept_jobs > 2000 {
             return refuse("`bounds.kept_jobs` must be at most 2000");
         }
-        if !(self.prepared_gib >= 0.0 && self.prepared_gib.is_finite()) {
-            return refuse("`prepared_gib` must be a number that is not negative");
+        let sizes = [Some(self.prepared_gib), Some(self.lifted_gib), self.lift_seconds];
+        if !sizes.into_iter().flatten().all(|size| size >= 0.0 && size.is_finite()) {
+            return refuse("`prepared_gib`, `lifted_gib` and `lift_seconds` must be numbers that are not negative");
         }
         hyperparameters::check(&self.hyperparameters)?;
         Tenants::new(&self.tenants)?;

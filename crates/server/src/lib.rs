@@ -5,6 +5,7 @@ mod compute;
 pub mod config;
 mod context;
 mod error;
+mod histograms;
 mod jobs;
 mod limits;
 mod metrics;

@@ -2,6 +2,7 @@
 
 use crate::clock::{self, Clock};
 use crate::context::Core;
+use crate::histograms::{BYTES, Histogram, SECONDS, WAITS};
 use crate::net::certificates::ServerCertificates;
 use crate::probe::Probe;
 use crate::store::disk::{Disk, OsDisk};
@@ -44,6 +45,14 @@ pub struct Metrics {
     pub device_failures: AtomicU64,
     /// Operations that failed because of the disk, the database or the bucket.
     pub storage_failures: AtomicU64,
+    /// Seconds of requests, as the audit log has them, by request.
+    pub request_times: Histogram,
+    /// Seconds of iterations by device.
+    pub iteration_times: Histogram,
+    /// Seconds from the creation of a job to its start, by tenant.
+    pub queue_times: Histogram,
+    /// Bytes of complete uploads by tenant.
+    pub upload_sizes: Histogram,
 }
 
 /// What health checks and metrics are made from.
@@ -85,6 +94,10 @@ impl Default for Metrics {
             failures: zero(),
             device_failures: zero(),
             storage_failures: zero(),
+            request_times: Histogram::new("hetal_request_seconds", "request", SECONDS),
+            iteration_times: Histogram::new("hetal_iteration_seconds", "device", SECONDS),
+            queue_times: Histogram::new("hetal_queue_seconds", "tenant", WAITS),
+            upload_sizes: Histogram::new("hetal_upload_bytes", "tenant", BYTES),
         }
     }
 }
@@ -131,6 +144,10 @@ impl HealthSource {
         if let Some(free) = stored.as_ref().and_then(|stored| stored.free_bytes) {
             let _ = writeln!(text, "# TYPE hetal_free_disk_bytes gauge\nhetal_free_disk_bytes {free}");
         }
+        for histogram in [&metrics.request_times, &metrics.iteration_times, &metrics.queue_times, &metrics.upload_sizes]
+        {
+            histogram.write(&mut text);
+        }
         let counters = [
             ("requests_total", &metrics.requests),
             ("refusals_total", &metrics.refusals),
@@ -154,6 +171,34 @@ impl HealthSource {
             let _ = writeln!(text, "hetal_jobs{{state=\"{name}\"}} {count}");
         }
         text
+    }
+
+    /// The page of the operator.
+    fn page(&self) -> String {
+        let (metrics, stored) = (&self.metrics, self.stored_totals());
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let state = |(state, count): &(JobState, u64)| (format!("{state:?}").to_lowercase(), *count);
+        let errors = [
+            ("failed jobs", &metrics.failures),
+            ("attempts that a GPU ended", &metrics.device_failures),
+            ("operations that the disk, the database or the bucket ended", &metrics.storage_failures),
+            ("requests that were refused or failed", &metrics.refusals),
+        ];
+        hetal_report::operation(&hetal_report::Operation {
+            program: concat!("hetal-server ", env!("CARGO_PKG_VERSION")).to_owned(),
+            fault: self.fault(),
+            draining: metrics.draining.load(Ordering::Relaxed),
+            uptime: metrics.started.elapsed().as_secs_f64(),
+            free_bytes: stored.as_ref().and_then(|stored| stored.free_bytes),
+            certificate_seconds: self.certificates.seconds_left((self.clock)() / 1000),
+            jobs: stored.map(|stored| stored.jobs.iter().map(state).collect()).unwrap_or_default(),
+            errors: errors.map(|(name, counter)| (name.to_owned(), read(counter))).to_vec(),
+            transferred: [read(&metrics.received_bytes), read(&metrics.sent_bytes)],
+            iterations: metrics.iteration_times.means(),
+            waits: metrics.queue_times.means(),
+            uploads: metrics.upload_sizes.means(),
+            requests: metrics.request_times.means(),
+        })
     }
 
     fn stored_totals(&self) -> Option<StoredTotals> {
@@ -189,6 +234,7 @@ impl HealthSource {
     /// The status and the body of a response.
     pub fn answer(&self, path: &str) -> (&'static str, String) {
         match path {
+            "/" => ("200 OK", self.page()),
             "/metrics" => ("200 OK", self.text()),
             "/healthz" => match self.fault() {
                 None => ("200 OK", "ok\n".to_owned()),
@@ -198,7 +244,7 @@ impl HealthSource {
                 ("503 Service Unavailable", "draining\n".to_owned())
             }
             "/readyz" => ("200 OK", "ready\n".to_owned()),
-            _ => ("404 Not Found", "not found: use /healthz, /readyz or /metrics\n".to_owned()),
+            _ => ("404 Not Found", "not found: use /, /healthz, /readyz or /metrics\n".to_owned()),
         }
     }
 }

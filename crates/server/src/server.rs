@@ -93,13 +93,14 @@ fn explain_full_disk(error: Error, free: u64) -> Error {
 
 /// Everything that can fail comes before the server takes ownership of the blobs. A failed start
 /// leaves the ownership unchanged.
-pub(crate) fn start_with(config: Config, renewal_interval: Duration) -> Result<Server> {
+pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Result<Server> {
     config.check()?;
     folder::make_private(&config.folder)?;
     let lock = folder::lock(&config.folder)?;
     let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
     // A missing or broken GPU is reported now, not during the first job.
     let devices = Devices::detect(&config, &param_sets)?;
+    config.lift_seconds.get_or_insert(devices.lift_seconds());
     let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
     let blobs = blobs::open(&config)?;
     let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);

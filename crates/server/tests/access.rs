@@ -340,7 +340,35 @@ fn health_and_metrics_are_served() {
     let metrics = get(&running, "/metrics");
     assert!(metrics.contains(&format!("hetal_received_bytes_total {sent}\n")), "{metrics}");
     assert!(metrics.contains("hetal_requests_total 3\n"), "{metrics}");
-    assert!(get(&running, "/").starts_with("HTTP/1.1 404"));
+    assert!(get(&running, "/none").starts_with("HTTP/1.1 404"));
+    assert!(metrics.contains(&format!("hetal_upload_bytes_sum{{tenant=\"ann\"}} {sent}\n")), "{metrics}");
+    let page = get(&running, "/");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html") && page.contains("The server is healthy."));
+
+    // Every metric of the dashboard is there.
+    let dashboard = include_str!("../../../packaging/grafana/hetal-server.json");
+    for name in dashboard.split("hetal_").skip(1).map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_lowercase()))
+    {
+        let name = format!("hetal_{}", name.clone().next().unwrap());
+        let kind = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        assert!(metrics.contains(&format!("# TYPE {kind} ")), "{name}");
+    }
+
+    // Histograms agree with the audit log, which has whole milliseconds.
+    let log = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+    for request in ["Hello", "BeginUpload", "Upload"] {
+        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let times: Vec<u64> =
+            lines.filter(|line| line["request"] == request).map(|line| line["millis"].as_u64().unwrap()).collect();
+        let value = |kind: &str| -> f64 {
+            let name = format!("hetal_request_seconds_{kind}{{request=\"{request}\"}} ");
+            metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+        };
+        assert_eq!(value("count"), times.len() as f64, "{request}");
+        let logged = times.iter().sum::<u64>() as f64 / 1e3;
+        let sum = value("sum");
+        assert!((logged..=logged + 1e-3 * times.len() as f64).contains(&sum), "{request}: {sum} and {logged}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! tests. Runs for a few seconds, or `HETAL_FUZZ_RUNS` times for each target.
 #![allow(clippy::unwrap_used)]
 
-use hetal_learn::{Agreement, AgreementLimits, Session};
+use hetal_learn::{Agreement, AgreementLimits, RowForm, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::Counting;
@@ -47,9 +47,11 @@ fn job_requests() -> Vec<Vec<u8>> {
         validation: vec![rows.clone()],
         wishes: Some(v1::Wishes { batch: Some(1024), rate: Some(0.5), alpha: Some(0.01), ..v1::Wishes::default() }),
         weighted: true,
+        form: v1::RowForm::Coefficients.into(),
     };
+    let form = v1::RowForm::Slots.into();
     let queries = vec![rows; 3];
-    let classification = v1::Classification { job: vec![4; 16].into(), weights: vec![6; 32].into(), queries };
+    let classification = v1::Classification { job: vec![4; 16].into(), weights: vec![6; 32].into(), queries, form };
     let all = [
         v1::create_job_request::Work::Training(training),
         v1::create_job_request::Work::Classification(classification),
@@ -69,9 +71,11 @@ fn works() -> Vec<Vec<u8>> {
         batches: vec![part; 3],
         validation: vec![part],
         agreement: Agreement { alpha: 0.01, weighted: true, ..AgreementLimits::default().defaults },
+        form: RowForm::Coefficients,
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
-    let classification = ClassificationSpec { job, training: training.clone(), weights, queries: vec![part] };
+    let classification =
+        ClassificationSpec { job, training: training.clone(), weights, queries: vec![part], form: RowForm::Slots };
     [JobSpec::Training(training), JobSpec::Classification(classification)]
         .map(|w| serde_json::to_vec(&w).unwrap())
         .into()

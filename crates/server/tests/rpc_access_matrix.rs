@@ -71,6 +71,7 @@ fn message(training: &TrainingRequest) -> v1::Training {
         validation: training.validation.iter().map(rows).collect(),
         wishes: None,
         weighted: training.weighted,
+        form: v1::RowForm::Coefficients.into(),
     }
 }
 

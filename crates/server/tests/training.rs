@@ -45,7 +45,7 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
     let weights = owner.client.codec().decode(&std::fs::read(&weights_path).unwrap()).unwrap();
     let weights = packing::unpack_weights(owner.circuit.geometry(), &[owner.client.decrypt(&weights)]).unwrap();
     let queries = training.validation.clone();
-    let query = ClassificationRequest { job: job.id, weights: outputs[1].blob, queries };
+    let query = ClassificationRequest { job: job.id, weights: outputs[1].blob, queries, form: training.form };
     let query = remote.classify([2; 16], "queries", &query).unwrap();
     let logits = follow(&remote, query.id, |_| {});
     let path = dir.path().join("logits");

@@ -2,19 +2,22 @@
 //! ciphertexts as blobs.
 
 use crate::compute::executor::Executor;
+use crate::compute::lifted_rows::LiftedRows;
 use crate::jobs::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeysCache, describe_key_error};
-use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, batch_len, blocks_len, levels_beside_features};
+use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec, row_blob_len, row_vectors};
 use crate::store::blobs::Blobs;
 use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext};
 use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
-use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, SeededCiphertext};
+use hetal_ckks::{
+    Backend, Ciphertext, EvaluationKeys, Evaluator, Params, ROUNDED_BITS, RoundedCiphertext, SeededCiphertext,
+};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::StepSize;
 use hetal_learn::products::{Expanded, Versions};
 use hetal_learn::trainer::{Batch, ModelState, Trainer};
-use hetal_learn::{Circuit, packing};
+use hetal_learn::{Circuit, RowForm, RowVector, packing};
 use hetal_ring::Basis;
 use hetal_wire::BlobName;
 use std::ops::Range;
@@ -42,6 +45,8 @@ pub struct DevicePlan<B> {
     pub device: Arc<B>,
     /// The number of prepared batches that may stay on a GPU; `None` on the CPU.
     pub resident_batches: Option<usize>,
+    /// Bytes of host memory for lifted rows.
+    pub lifted_bytes: u64,
 }
 
 /// Executes one job with CKKS on one device.
@@ -53,6 +58,8 @@ pub struct CkksExecutor<'a, B: Backend> {
     codec: Codec<B>,
     /// The number of prepared batches that may stay on the GPU. `None` on the CPU.
     resident_batches: Option<usize>,
+    /// Rows in coefficient form that were lifted and are read again.
+    lifted: LiftedRows,
     /// The circuit for the job's shape.
     pub circuit: Circuit,
     /// The engine with the client's keys.
@@ -67,7 +74,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
     pub fn new(
         input: JobInput<'a>,
         params: Arc<Params>,
-        DevicePlan { device, resident_batches }: DevicePlan<B>,
+        DevicePlan { device, resident_batches, lifted_bytes }: DevicePlan<B>,
         required_keys: &RequiredKeysCache,
         progress: &mut dyn FnMut(usize, usize) -> Result<()>,
     ) -> Result<Self> {
@@ -96,7 +103,8 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         let needs = required_keys.find(&params, &job.tenant, training, &circuit)?;
         let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
-        Ok(Self { blobs, job, device, params, codec, resident_batches, circuit, engine })
+        let lifted = LiftedRows::new(lifted_bytes);
+        Ok(Self { blobs, job, device, params, codec, resident_batches, lifted, circuit, engine })
     }
 
     /// Returns a result of the engine. If the device failed, the error is transient and the job can
@@ -107,22 +115,88 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         result.map_err(Error::failed)
     }
 
-    /// Reads the seeded ciphertexts of an upload. Their number and levels must match `levels`.
-    fn ciphertexts(&self, name: BlobName, size: u64, levels: &[usize]) -> Result<Vec<Ct<B>>> {
+    /// The ciphertexts of an uploaded row blob, at the levels of their first use.
+    ///
+    /// Rows in coefficient form are lifted. If they will be read again, the lifted ciphertexts are
+    /// kept in memory as bytes, because a lift takes longer than reading them.
+    fn ciphertexts(&self, row_blob: &RowBlob, with_labels: bool, again: bool) -> Result<Vec<Ct<B>>> {
+        let name = row_blob.blob;
+        if let Some(bytes) = self.lifted.get(name) {
+            return self.decode_all(&bytes);
+        }
+        let size = row_blob_len(&self.params, &self.circuit, self.form(), with_labels);
         let bytes = self.upload(name, size)?;
         let mut rest = &bytes[..];
         let bad = |reason: String| Error::failed(format!("upload {name}: {reason}"));
-        let mut ciphertexts = Vec::with_capacity(levels.len());
-        for &level in levels {
-            let seeded: SeededCiphertext<B::Poly> = self.codec.read(&mut rest).map_err(|e| bad(e.to_string()))?;
-            let whole = seeded.expand(&self.params, &*self.device);
-            let sealed = self.engine.import(whole).map_err(|e| bad(e.to_string()))?;
-            if self.engine.level(&sealed) != level {
-                return Err(bad(format!("a ciphertext has level {} instead of {level}", self.engine.level(&sealed))));
-            }
-            ciphertexts.push(sealed);
+        let mut ciphertexts = Vec::new();
+        for vector in row_vectors(&self.circuit, with_labels) {
+            ciphertexts.push(match self.form() {
+                RowForm::Slots => self.read_slots(&mut rest, vector, &bad)?,
+                RowForm::Coefficients => self.read_coefficients(&mut rest, vector, &bad)?,
+            });
         }
-        if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes are left over", rest.len()))) }
+        if !rest.is_empty() {
+            return Err(bad(format!("{} bytes are left over", rest.len())));
+        }
+        if again && self.form() == RowForm::Coefficients {
+            self.keep_lifted(name, &ciphertexts)?;
+        }
+        Ok(ciphertexts)
+    }
+
+    /// The form of the rows that the job reads.
+    fn form(&self) -> RowForm {
+        match &self.job.spec {
+            JobSpec::Training(training) => training.form,
+            JobSpec::Classification(work) => work.form,
+        }
+    }
+
+    fn read_slots(&self, rest: &mut &[u8], vector: RowVector, bad: &dyn Fn(String) -> Error) -> Result<Ct<B>> {
+        let level = vector.level(self.circuit.level_plan());
+        let seeded: SeededCiphertext<B::Poly> = self.codec.read(rest).map_err(|e| bad(e.to_string()))?;
+        let whole = seeded.expand(&self.params, &*self.device);
+        let sealed = self.engine.import(whole).map_err(|e| bad(e.to_string()))?;
+        if self.engine.level(&sealed) != level {
+            return Err(bad(format!("a ciphertext has level {} instead of {level}", self.engine.level(&sealed))));
+        }
+        Ok(sealed)
+    }
+
+    fn read_coefficients(&self, rest: &mut &[u8], vector: RowVector, bad: &dyn Fn(String) -> Error) -> Result<Ct<B>> {
+        let rounded: RoundedCiphertext = self.codec.read(rest).map_err(|e| bad(e.to_string()))?;
+        if (rounded.form, rounded.bits) != (vector.lift_form(), ROUNDED_BITS) {
+            return Err(bad(format!(
+                "a ciphertext of {:?} numbers in {} bits instead of {:?} ones in {ROUNDED_BITS}",
+                rounded.form,
+                rounded.bits,
+                vector.lift_form()
+            )));
+        }
+        let unlifted = self.engine.import_unlifted(&rounded).map_err(|e| bad(e.to_string()))?;
+        self.check_device(vector.lifted(&self.engine, self.circuit.level_plan(), &unlifted))
+    }
+
+    fn keep_lifted(&self, name: BlobName, ciphertexts: &[Ct<B>]) -> Result<()> {
+        let level = |ct: &Ct<B>| self.params.limbs(self.engine.level(ct));
+        let size: u64 = ciphertexts.iter().map(|ct| ciphertext_len(&self.params, level(ct))).sum();
+        if !self.lifted.has_room(size) {
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+        for ciphertext in ciphertexts {
+            bytes.extend(self.encode(ciphertext)?);
+        }
+        self.lifted.insert(name, bytes);
+        Ok(())
+    }
+
+    fn decode_all(&self, mut bytes: &[u8]) -> Result<Vec<Ct<B>>> {
+        let mut ciphertexts = Vec::new();
+        while !bytes.is_empty() {
+            ciphertexts.push(self.decode(&mut bytes)?);
+        }
+        Ok(ciphertexts)
     }
 }
 
@@ -174,22 +248,17 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
     }
 
     /// Reads feature blocks, labels and weights of rows, and computes all row-shifted versions.
-    fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch> {
-        let (size, level_plan) = (batch_len(&self.params, &self.circuit), self.circuit.level_plan());
-        let mut levels = vec![level_plan.fresh_features(); self.circuit.geometry().blocks()];
-        levels.extend(levels_beside_features(&self.circuit));
-        let mut blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
-        let row_weights = if level_plan.is_weighted() { blocks.pop() } else { None };
+    fn batch(&self, trainer: &Self::Circuit, row_blob: &RowBlob, again: bool) -> Result<Self::Batch> {
+        let mut blocks = self.ciphertexts(row_blob, true, again)?;
+        let row_weights = if self.circuit.level_plan().is_weighted() { blocks.pop() } else { None };
         let labels = blocks.pop().ok_or_else(|| Error::failed("the batch has no labels"))?;
         let batch = self.check_device(trainer.batch(&self.engine, &blocks, labels, row_blob.rows))?;
         Ok(Batch { row_weights, ..batch })
     }
 
     /// Reads feature blocks, and computes all row-shifted versions.
-    fn rows(&self, trainer: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows> {
-        let size = blocks_len(&self.params, &self.circuit);
-        let levels = vec![self.circuit.level_plan().fresh_features(); self.circuit.geometry().blocks()];
-        let blocks = self.ciphertexts(row_blob.blob, size, &levels)?;
+    fn rows(&self, trainer: &Self::Circuit, row_blob: &RowBlob, again: bool) -> Result<Self::Rows> {
+        let blocks = self.ciphertexts(row_blob, false, again)?;
         self.check_device(trainer.products().versions(&self.engine, &blocks))
     }
 

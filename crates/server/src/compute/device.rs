@@ -26,6 +26,16 @@ pub enum ComputeDevice {
     Gpu(usize),
 }
 
+impl ComputeDevice {
+    /// Its name in metrics.
+    pub fn label(self) -> String {
+        match self {
+            Self::Cpu => "cpu".to_owned(),
+            Self::Gpu(card) => format!("gpu {card}"),
+        }
+    }
+}
+
 /// The devices that workers compute on. They are chosen once, when the server starts. If a GPU
 /// fails later, its jobs do not move to another device in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +54,12 @@ impl Devices {
             driver_call(seconds, move || param_sets.iter().try_for_each(|params| probe(card, params)))
         };
         Self::choose(config.engine, &config.cards, || driver_call(seconds, hetal_cuda::cards), works)
+    }
+
+    /// About how long a lift takes at `full`, 0.92 of a bootstrap: 13.6 ms on an H200, 3.3 s on two
+    /// CPU cores (docs/benchmarks.md). Clients compare it with the time that an upload saves.
+    pub fn lift_seconds(&self) -> f64 {
+        if self.cards.is_empty() { 3.0 } else { 0.0125 }
     }
 
     fn choose(
@@ -298,7 +314,7 @@ pub fn log_graphs(gpu: &CudaBackend) {
 mod tests {
     use super::*;
     use crate::jobs::spec::RowBlob;
-    use hetal_learn::{AgreementLimits, Wishes};
+    use hetal_learn::{AgreementLimits, RowForm, Wishes};
     use hetal_wire::BlobName;
 
     #[test]
@@ -384,6 +400,7 @@ mod tests {
             batches: vec![row_blob(64); 5],
             validation: vec![row_blob(64); 2],
             agreement: AgreementLimits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
+            form: RowForm::Slots,
         };
         let (lists, ann) = (RequiredKeysCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // The cache keeps entries of tenants apart.

@@ -41,10 +41,10 @@ pub trait Executor {
     fn batches(&self, uploaded: usize) -> usize;
     /// The row blobs, out of `uploaded`, that form a batch.
     fn pieces_of(&self, batch: usize, uploaded: usize) -> Range<usize>;
-    /// Prepares a row blob with labels.
-    fn batch(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Batch>;
-    /// Prepares a row blob without labels.
-    fn rows(&self, circuit: &Self::Circuit, row_blob: &RowBlob) -> Result<Self::Rows>;
+    /// Prepares a row blob with labels. `again` says whether it will be prepared again.
+    fn batch(&self, circuit: &Self::Circuit, row_blob: &RowBlob, again: bool) -> Result<Self::Batch>;
+    /// Prepares a row blob without labels. `again` says whether it will be prepared again.
+    fn rows(&self, circuit: &Self::Circuit, row_blob: &RowBlob, again: bool) -> Result<Self::Rows>;
     /// The number of prepared batches that may be kept in `bytes` bytes of memory.
     fn batch_capacity(&self, bytes: u64) -> usize;
 

@@ -3,5 +3,6 @@
 pub mod ckks;
 pub mod device;
 pub mod executor;
+pub mod lifted_rows;
 pub mod memory_estimate;
 pub mod param_registry;

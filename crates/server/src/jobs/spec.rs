@@ -2,9 +2,10 @@
 
 use crate::{Error, Result};
 use hetal_ckks::Params;
-use hetal_ckks::bytes::seeded_ciphertext_len;
+use hetal_ckks::ROUNDED_BITS;
+use hetal_ckks::bytes::{rounded_ciphertext_len, seeded_ciphertext_len};
 use hetal_learn::agreement::CIRCUIT_VERSION;
-use hetal_learn::{Agreement, Circuit, LevelPlan};
+use hetal_learn::{Agreement, Circuit, LevelPlan, RowForm, RowVector};
 use hetal_wire::{BlobName, JobId};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,9 @@ pub struct TrainingSpec {
     pub validation: Vec<RowBlob>,
     /// The agreed hyper-parameters.
     pub agreement: Agreement,
+    /// The form of all rows.
+    #[serde(default)]
+    pub form: RowForm,
 }
 
 /// What a classification is to do: classify rows with the weights, keys and shape of a training.
@@ -50,6 +54,9 @@ pub struct ClassificationSpec {
     pub weights: BlobName,
     /// Row blobs with feature blocks.
     pub queries: Vec<RowBlob>,
+    /// The form of the queries.
+    #[serde(default)]
+    pub form: RowForm,
 }
 
 /// An uploaded blob of rows.
@@ -120,22 +127,19 @@ impl TrainingSpec {
     }
 }
 
-/// Bytes of a row blob without labels.
-pub fn blocks_len(params: &Params, circuit: &Circuit) -> u64 {
-    let limbs = params.limbs(circuit.level_plan().fresh_features());
-    circuit.geometry().blocks() as u64 * seeded_ciphertext_len(params, limbs)
+/// What the ciphertexts of a row blob hold, in their order.
+pub fn row_vectors(circuit: &Circuit, with_labels: bool) -> Vec<RowVector> {
+    RowVector::of_blob(circuit.geometry().blocks(), circuit.level_plan(), with_labels)
 }
 
-/// Bytes of a row blob with labels, and with the weights of its rows if rows have weights.
-pub fn batch_len(params: &Params, circuit: &Circuit) -> u64 {
-    let beside = levels_beside_features(circuit);
-    blocks_len(params, circuit) + beside.map(|level| seeded_ciphertext_len(params, params.limbs(level))).sum::<u64>()
-}
-
-/// The levels of the labels at the end of a row blob, and of the weights of rows if there are any.
-pub fn levels_beside_features(circuit: &Circuit) -> impl Iterator<Item = usize> + use<> {
+/// Bytes of a row blob.
+pub fn row_blob_len(params: &Params, circuit: &Circuit, form: RowForm, with_labels: bool) -> u64 {
     let plan = circuit.level_plan();
-    std::iter::once(plan.labels()).chain(plan.is_weighted().then(|| plan.row_weights()))
+    let len = |vector: RowVector| match form {
+        RowForm::Slots => seeded_ciphertext_len(params, params.limbs(vector.level(plan))),
+        RowForm::Coefficients => rounded_ciphertext_len(params, ROUNDED_BITS),
+    };
+    row_vectors(circuit, with_labels).into_iter().map(len).sum()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Validation of requests: a client's request becomes a job spec or an error.
 
 use super::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeys, RequiredKeysCache};
-use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, batch_len, blocks_len};
+use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, row_blob_len};
 use crate::compute::param_registry::ParamRegistry;
 use crate::store::state::{BlobKind, EventLimit, State};
 use crate::tenants::Tenant;
@@ -10,7 +10,7 @@ use hetal_ckks::Params;
 use hetal_ckks::bytes;
 use hetal_learn::agreement::DECAY;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Agreement, AgreementLimits, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, RowForm, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -54,13 +54,14 @@ impl RequestValidator<'_> {
             validation: row_blobs(&message.validation)?,
             agreement: Agreement { weighted: message.weighted, ..self.agreement(message.wishes.as_ref())? }
                 .for_classes(message.classes as usize),
+            form: row_form(message.form)?,
         };
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
         }
         check_distinct(training.batches.iter().chain(&training.validation))?;
         let circuit = training.circuit(&params)?;
-        let (blocks, whole) = (blocks_len(&params, &circuit), batch_len(&params, &circuit));
+        let [blocks, whole] = [false, true].map(|labels| row_blob_len(&params, &circuit, training.form, labels));
         let geometry = circuit.geometry();
         let batch = training.agreement.batch;
         let kind = if message.weighted { BlobKind::WeightedBatch } else { BlobKind::Batch };
@@ -109,8 +110,10 @@ impl RequestValidator<'_> {
             return Err(Error::invalid("there are no queries"));
         }
         check_distinct(queries.iter())?;
-        self.row_blobs(&queries, BlobKind::Features, blocks_len(&params, &circuit), circuit.geometry().rows())?;
-        Ok(ClassificationSpec { job: id, training, weights, queries })
+        let form = row_form(message.form)?;
+        let size = row_blob_len(&params, &circuit, form, false);
+        self.row_blobs(&queries, BlobKind::Features, size, circuit.geometry().rows())?;
+        Ok(ClassificationSpec { job: id, training, weights, queries, form })
     }
 
     fn agreement(&self, message: Option<&v1::Wishes>) -> Result<Agreement> {
@@ -196,6 +199,15 @@ fn check_distinct<'a>(row_blobs: impl Iterator<Item = &'a RowBlob>) -> Result<()
 /// Parses the name of a blob.
 pub fn blob_name(bytes: &[u8]) -> Result<BlobName> {
     BlobName::try_from(bytes).map_err(Error::invalid)
+}
+
+/// The form of rows in a request.
+fn row_form(message: i32) -> Result<RowForm> {
+    match v1::RowForm::try_from(message) {
+        Ok(v1::RowForm::Slots) => Ok(RowForm::Slots),
+        Ok(v1::RowForm::Coefficients) => Ok(RowForm::Coefficients),
+        _ => Err(Error::invalid(format!("unknown form of rows {message}: this server knows slots and coefficients"))),
+    }
 }
 
 /// Parses the id of a job.

@@ -71,8 +71,10 @@ async fn respond(mut stream: TcpStream, source: HealthSource, permits: Arc<Semap
         }
         _ => ("405 Method Not Allowed", String::new()),
     };
+    let kind = if body.starts_with("<!DOCTYPE") { "text/html; charset=utf-8" } else { "text/plain; version=0.0.4" };
     let reply = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nx-content-type-options: nosniff\r\nx-frame-options: DENY\r\n\
+         cache-control: no-store\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(reply.as_bytes()).await?;

@@ -31,6 +31,8 @@ impl Service {
                 alpha_least: shown(limits.alpha.0),
                 alpha_most: shown(limits.alpha.1),
             }),
+            row_forms: [v1::RowForm::Slots, v1::RowForm::Coefficients].map(i32::from).into(),
+            lift_seconds: self.core.config.lift_seconds.unwrap_or(0.0),
         }
     }
 

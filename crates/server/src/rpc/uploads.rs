@@ -59,6 +59,7 @@ impl Handler {
             service.uploads.finish(tenant, writer, |upload, start| service.inspect(upload, start))
         };
         self.run(&tenant, finish).await?;
+        self.0.core.metrics.upload_sizes.observe(tenant.as_str(), held as f64);
         Ok(v1::UploadState { held, complete: true })
     }
 
@@ -112,13 +113,17 @@ impl Service {
         Ok(v1::UploadList { uploads, bytes: list.bytes, bytes_most: quota.bytes, uploads_most: quota.uploads })
     }
 
-    /// Checks the header of an upload: its kind and its parameter set.
+    /// Checks the header of an upload: its kind and its parameter set. Rows may have either form;
+    /// the job names the one.
     fn inspect(&self, upload: &Upload, start: &[u8; HEADER_LEN]) -> Result<()> {
-        let kind = match upload.kind {
-            BlobKind::Keys => ObjectKind::KeySet,
-            BlobKind::Batch | BlobKind::Features | BlobKind::WeightedBatch => ObjectKind::SeededCiphertext,
+        let parse = |kind| Header::parse(start, kind);
+        let header = match upload.kind {
+            BlobKind::Keys => parse(ObjectKind::KeySet),
+            BlobKind::Batch | BlobKind::Features | BlobKind::WeightedBatch => {
+                parse(ObjectKind::RoundedCiphertext).or_else(|_| parse(ObjectKind::SeededCiphertext))
+            }
         };
-        let header = Header::parse(start, kind).map_err(Error::invalid)?;
+        let header = header.map_err(Error::invalid)?;
         self.core.param_sets.by_id(&header.params).map(|_| ())
     }
 }

@@ -42,6 +42,8 @@ pub struct Attempt<'a> {
     pub started_on_device: AtomicBool,
     /// Whether the attempt has written a checkpoint. Earlier attempts then no longer count.
     pub checkpointed: AtomicBool,
+    /// The device, as metrics name it.
+    pub device: OnceLock<String>,
 }
 
 impl<'a> Attempt<'a> {
@@ -60,6 +62,7 @@ impl<'a> Attempt<'a> {
             last_activity: Mutex::default(),
             started_on_device: AtomicBool::new(false),
             checkpointed: AtomicBool::new(false),
+            device: OnceLock::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
 use crate::compute::device::{self, CallResult, ComputeDevice, MemoryPlan};
+use crate::config::bytes_of_gib;
 use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
@@ -254,6 +255,8 @@ impl WorkerContext {
         if let Some(outcome) = self.check_runnable(attempt)? {
             return Ok(outcome);
         }
+        attempt.device.get_or_init(|| device.label());
+        self.count_wait(attempt.claim);
         let params = self.core.param_sets.by_name(&attempt.job.spec.training().set)?;
         // Before the GPU is opened and before the job is reported as started: a download from a
         // bucket may take long, or may not fit on the disk.
@@ -261,6 +264,15 @@ impl WorkerContext {
         let outcome = self.execute_on(attempt, device, params, &keys);
         let name = attempt.job.spec.training().keys;
         blame_damaged_keys(attempt, name, outcome, || has_content(&keys, name))
+    }
+
+    /// Counts the time that a job was queued, when it runs for the first time.
+    fn count_wait(&self, claim: &Claim) {
+        let job = &claim.job;
+        if job.progress.is_none() && job.checkpoint.is_none() && claim.attempts == 1 && claim.backoffs == 0 {
+            let waited = (self.core.clock)().saturating_sub(job.created);
+            self.core.metrics.queue_times.observe(job.tenant.as_str(), waited as f64 / 1e3);
+        }
     }
 
     fn execute_on(
@@ -272,7 +284,7 @@ impl WorkerContext {
     ) -> Result<AttemptOutcome> {
         let ComputeDevice::Gpu(card) = device else {
             let ring = self.core.param_sets.ring(&params)?;
-            return self.run_on(attempt, keys, "cpu".to_owned(), DevicePlan { device: ring, resident_batches: None });
+            return self.run_on(attempt, keys, "cpu".to_owned(), self.device_plan(ring, None));
         };
         attempt.start_device_watch();
         let gpu = Arc::new(device::open_gpu(card, &params)?);
@@ -280,13 +292,18 @@ impl WorkerContext {
             device::plan_memory(&gpu, &params, attempt.job, attempt.claim.out_of_memory, &self.core.required_keys)?;
         attempt.started_on_device.store(true, Ordering::Relaxed);
         let resident_batches = plan.map(|plan| plan.kept);
-        let device = DevicePlan { device: Arc::clone(&gpu), resident_batches };
+        let device = self.device_plan(Arc::clone(&gpu), resident_batches);
         let run = || self.run_on(attempt, keys, gpu.describe(), device);
         // The GPU may be the cause of a panic.
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked()));
         device::log_graphs(&gpu);
         let can_continue = attempt.has_checkpoint() || !plan.is_none_or(MemoryPlan::is_minimal);
         device::attribute_failure(gpu.health(), outcome, gpu.pool_bytes(), can_continue)
+    }
+
+    /// A device with what a job may keep on it and beside it.
+    fn device_plan<B>(&self, device: Arc<B>, resident_batches: Option<usize>) -> DevicePlan<B> {
+        DevicePlan { device, resident_batches, lifted_bytes: bytes_of_gib(self.core.config.lifted_gib) }
     }
 
     /// A local file with the job's keys.

@@ -2,6 +2,7 @@
 //! on.
 
 use crate::compute::executor::Executor;
+use crate::config::bytes_of_gib;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
 use crate::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace};
@@ -72,10 +73,14 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let pieces = executor.pieces_of(request.batch, uploaded.len());
         let rows = uploaded[pieces.clone()].iter().map(|row_blob| row_blob.rows).sum();
         let batches = &mut self.batches;
-        let mut pieces = pieces.map(|piece| batches.get(piece, || executor.batch(circuit, &uploaded[piece])));
+        let mut pieces =
+            pieces.map(|piece| batches.get(piece, |again| executor.batch(circuit, &uploaded[piece], again)));
         let model = executor.step(circuit, session.model(), rows, &mut pieces, request.size)?;
         add(&self.attempt.core.metrics.iterations, 1);
-        add(&self.attempt.core.metrics.iteration_micros, start.elapsed().as_micros() as u64);
+        let elapsed = start.elapsed();
+        add(&self.attempt.core.metrics.iteration_micros, elapsed.as_micros() as u64);
+        let device = self.attempt.device.get().map_or("cpu", String::as_str);
+        self.attempt.core.metrics.iteration_times.observe_time(device, elapsed);
         Ok(model)
     }
 
@@ -198,7 +203,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
             }
             let progress = self.progress(session, v1::Phase::Validating, index, row_blobs.len());
             self.attempt.report(progress)?;
-            let rows = self.validation.get(index, || executor.rows(circuit, row_blob))?;
+            let rows = self.validation.get(index, |again| executor.rows(circuit, row_blob, again))?;
             let (blob, size) = executor.put(&[executor.logits(circuit, &rows, &expanded)?])?;
             logits.push(v1::Output {
                 blob: blob.to_vec().into(),
@@ -315,11 +320,12 @@ impl<T> PreparedCache<T> {
         Self { kept: (0..most).map(|_| None).collect() }
     }
 
-    fn get(&mut self, index: usize, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+    /// `make` is told whether it will have to prepare the same batch again.
+    fn get(&mut self, index: usize, make: impl FnOnce(bool) -> Result<T>) -> Result<Arc<T>> {
         match self.kept.get_mut(index) {
-            None => Ok(Arc::new(make()?)),
+            None => Ok(Arc::new(make(true)?)),
             Some(Some(kept)) => Ok(Arc::clone(kept)),
-            Some(slot) => Ok(Arc::clone(slot.insert(Arc::new(make()?)))),
+            Some(slot) => Ok(Arc::clone(slot.insert(Arc::new(make(false)?)))),
         }
     }
 }
@@ -327,7 +333,7 @@ impl<T> PreparedCache<T> {
 /// How many batches and validation blobs stay prepared. One place remains free for blobs that are
 /// prepared each time.
 fn resident_shares<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &TrainingSpec) -> (usize, usize) {
-    let fit = executor.batch_capacity((attempt.core.config.prepared_gib * (1u64 << 30) as f64) as u64);
+    let fit = executor.batch_capacity(bytes_of_gib(attempt.core.config.prepared_gib));
     let (batches, validation): (&[RowBlob], &[RowBlob]) = (&training.batches, &training.validation);
     if batches.len() + validation.len() <= fit {
         return (batches.len(), validation.len());

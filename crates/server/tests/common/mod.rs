@@ -3,15 +3,18 @@
 
 pub mod tap;
 
+use hetal_circuits::bootstrap::lift;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, SeededCiphertext};
+use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, RoundedCiphertext, SeededCiphertext};
 use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
 use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::trainer::{Batch, Trainer};
-use hetal_learn::{Agreement, AgreementLimits, Circuit, LevelPlan, Matrix, Session, Verdict, Wishes, packing};
+use hetal_learn::{
+    Agreement, AgreementLimits, Circuit, LevelPlan, Matrix, RowForm, RowVector, Session, Verdict, Wishes, packing,
+};
 use hetal_ring::{Basis, Poly, RnsRing};
 use hetal_server::authority_path;
 use hetal_server::config::EngineChoice;
@@ -42,6 +45,10 @@ pub struct Owner {
     pub rows: [usize; 2],
     /// The strength of L2 that it asks for.
     alpha: Option<f64>,
+    /// The form of its rows.
+    pub form: RowForm,
+    /// The validation rows before their encryption.
+    pub validation: Matrix,
     reference: OnceLock<Vec<(usize, BlobName)>>,
 }
 
@@ -60,8 +67,17 @@ impl Owner {
         Self::with(label, LevelPlan::lowest(), None)
     }
 
+    /// An owner who sends rows in coefficient form.
+    pub fn in_coefficients(label: u64, level_plan: LevelPlan) -> Self {
+        Self::made(label, level_plan, None, RowForm::Coefficients)
+    }
+
     /// An owner whose rows have weights, or not, and who may ask for L2.
     pub fn with(label: u64, level_plan: LevelPlan, alpha: Option<f64>) -> Self {
+        Self::made(label, level_plan, alpha, RowForm::Slots)
+    }
+
+    fn made(label: u64, level_plan: LevelPlan, alpha: Option<f64>, form: RowForm) -> Self {
         let client = TestOwner::new("insecure-toy11", label);
         let slots = client.params.slots();
         let circuit = Circuit::with_plan(slots, BATCH, FEATURES, CLASSES, 32.0, level_plan).unwrap();
@@ -69,7 +85,8 @@ impl Owner {
         let needs = circuit.keys(client.params.top_level()).unwrap();
         client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
         let (folder, reference) = (TempDir::new(), OnceLock::new());
-        let owner = Self { client, circuit, folder, rows: [64, 50], alpha, reference };
+        let validation = Matrix::zeros(0, 0);
+        let mut owner = Self { client, circuit, folder, rows: [64, 50], alpha, form, validation, reference };
         let mut file = std::fs::File::create(owner.path("keys")).unwrap();
         bytes::write_key_set(&owner.client.codec(), &keys, &mut file).unwrap();
         let mut state = label;
@@ -84,6 +101,8 @@ impl Owner {
             let x =
                 Matrix::from_fn(rows, FEATURES, |i, h| 0.3 * next() + if h % CLASSES == labels[i] { 0.3 } else { 0.0 });
             owner.write_batch(name, &x, labelled.then_some(&labels[..]));
+            // The last ones.
+            owner.validation = x;
         }
         owner
     }
@@ -106,22 +125,35 @@ impl Owner {
     }
 
     fn write_batch(&self, name: &str, x: &Matrix, labels: Option<&[usize]>) {
-        let (g, level_plan, codec) = (self.circuit.geometry(), self.circuit.level_plan(), self.client.codec());
-        let mut bytes = Vec::new();
-        for block in packing::features(g, x).unwrap() {
-            codec.write(&self.client.encrypt_seeded(&block, level_plan.fresh_features()), &mut bytes).unwrap();
-        }
+        let g = self.circuit.geometry();
+        let mut vectors = packing::features(g, x).unwrap();
         if let Some(labels) = labels {
             let weights: Vec<f64> = (0..labels.len()).map(|i| 0.25 * (i % 9) as f64).collect();
             let weights = self.is_weighted().then_some(&weights[..]);
-            let labels = packing::weighted_labels(g, labels, weights).unwrap();
-            codec.write(&self.client.encrypt_seeded(&labels, level_plan.labels()), &mut bytes).unwrap();
-            if let Some(weights) = weights {
-                let weights = packing::row_weights(g, weights).unwrap();
-                codec.write(&self.client.encrypt_seeded(&weights, level_plan.row_weights()), &mut bytes).unwrap();
-            }
+            vectors.push(packing::weighted_labels(g, labels, weights).unwrap());
+            vectors.extend(weights.map(|weights| packing::row_weights(g, weights).unwrap()));
         }
-        std::fs::write(self.path(name), bytes).unwrap();
+        let kinds = self.row_vectors(labels.is_some());
+        let bytes = kinds.into_iter().zip(&vectors).flat_map(|(kind, values)| self.encrypted(kind, values));
+        std::fs::write(self.path(name), bytes.collect::<Vec<u8>>()).unwrap();
+    }
+
+    fn row_vectors(&self, with_labels: bool) -> Vec<RowVector> {
+        RowVector::of_blob(self.circuit.geometry().blocks(), self.circuit.level_plan(), with_labels)
+    }
+
+    /// The bytes of one vector in the owner's form. Rows are shorter than 10.
+    fn encrypted(&self, vector: RowVector, values: &[Complex64]) -> Vec<u8> {
+        let (params, plan, codec) = (&self.client.params, self.circuit.level_plan(), self.client.codec());
+        let encoded = match self.form {
+            RowForm::Slots => codec.encode(&self.client.encrypt_seeded(values, vector.level(plan))),
+            RowForm::Coefficients => {
+                let (log_bound, form) = (vector.log_bound(plan, 10.0), vector.lift_form());
+                let coefficients = lift::coefficients(params, values, log_bound, form).unwrap();
+                codec.encode(&self.client.encrypt_rounded(&coefficients, log_bound, form))
+            }
+        };
+        encoded.unwrap()
     }
 
     /// Uploads everything and describes the training.
@@ -138,6 +170,7 @@ impl Owner {
             validation: vec![batch(BlobKind::Features, "validation", VALIDATION)],
             wishes: self.wishes(),
             weighted: self.is_weighted(),
+            form: self.form,
         }
     }
 
@@ -175,18 +208,22 @@ impl Owner {
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         let trainers: Vec<(f64, Trainer<Encrypted<RnsRing>>)> =
             self.circuit.ranges().iter().map(|&r| (r, self.circuit.trainer(&engine, r).unwrap())).collect();
-        let load = |name: &str| -> Vec<LeveledCiphertext<Poly>> {
-            let bytes = std::fs::read(self.path(name)).unwrap();
-            let mut rest = &bytes[..];
-            let mut all = Vec::new();
-            while !rest.is_empty() {
-                let seeded: SeededCiphertext<Poly> = codec.read(&mut rest).unwrap();
-                all.push(engine.import(seeded.expand(params, &*self.client.ring)).unwrap());
+        let load = |name: &str, vector: RowVector, rest: &mut &[u8]| match self.form {
+            RowForm::Slots => {
+                let seeded: SeededCiphertext<Poly> = codec.read(rest).unwrap();
+                engine.import(seeded.expand(params, &*self.client.ring)).unwrap()
             }
-            all
+            RowForm::Coefficients => {
+                let rounded: RoundedCiphertext = codec.read(rest).unwrap();
+                let unlifted = engine.import_unlifted(&rounded).unwrap();
+                vector.lifted(&engine, self.circuit.level_plan(), &unlifted).unwrap_or_else(|e| panic!("{name}: {e}"))
+            }
         };
         let batch = |name: &str, rows: usize| {
-            let mut blocks = load(name);
+            let bytes = std::fs::read(self.path(name)).unwrap();
+            let mut rest = &bytes[..];
+            let mut blocks: Vec<LeveledCiphertext<Poly>> =
+                self.row_vectors(true).into_iter().map(|vector| load(name, vector, &mut rest)).collect();
             let row_weights = self.is_weighted().then(|| blocks.pop().unwrap());
             let labels = blocks.pop().unwrap();
             Batch { row_weights, ..trainers[0].1.batch(&engine, &blocks, labels, rows).unwrap() }

@@ -27,6 +27,12 @@ pub struct Offer {
     pub defaults: ::core::option::Option<Terms>,
     #[prost(message, optional, tag = "5")]
     pub bounds: ::core::option::Option<Bounds>,
+    /// The forms of rows that the server accepts.
+    #[prost(enumeration = "RowForm", repeated, tag = "6")]
+    pub row_forms: ::prost::alloc::vec::Vec<i32>,
+    /// Seconds of one lift on this server, about.
+    #[prost(double, tag = "7")]
+    pub lift_seconds: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ParameterSet {
@@ -221,6 +227,9 @@ pub struct Training {
     /// Whether rows have weights. Then all batches are of the kind BLOB_KIND_WEIGHTED_BATCH.
     #[prost(bool, tag = "8")]
     pub weighted: bool,
+    /// The form of all batches and of the validation rows.
+    #[prost(enumeration = "RowForm", tag = "9")]
+    pub form: i32,
 }
 /// Computes the logits of queries with weights that a training left on the server.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -231,6 +240,9 @@ pub struct Classification {
     pub weights: ::prost::bytes::Bytes,
     #[prost(message, repeated, tag = "3")]
     pub queries: ::prost::alloc::vec::Vec<Rows>,
+    /// The form of the queries.
+    #[prost(enumeration = "RowForm", tag = "4")]
+    pub form: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -410,6 +422,38 @@ pub struct DownloadPart {
     #[prost(bytes = "bytes", tag = "1")]
     pub data: ::prost::bytes::Bytes,
 }
+/// The form of encrypted rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RowForm {
+    Unspecified = 0,
+    /// Seeded ciphertexts at the level of their first use.
+    Slots = 1,
+    /// Rounded ciphertexts modulo the first prime, which the server lifts.
+    Coefficients = 2,
+}
+impl RowForm {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ROW_FORM_UNSPECIFIED",
+            Self::Slots => "ROW_FORM_SLOTS",
+            Self::Coefficients => "ROW_FORM_COEFFICIENTS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ROW_FORM_UNSPECIFIED" => Some(Self::Unspecified),
+            "ROW_FORM_SLOTS" => Some(Self::Slots),
+            "ROW_FORM_COEFFICIENTS" => Some(Self::Coefficients),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Momentum {
@@ -445,12 +489,13 @@ pub enum BlobKind {
     Unspecified = 0,
     /// A key set.
     Keys = 1,
-    /// A row blob with labels: seeded ciphertexts of the blocks of a piece, then of its labels.
+    /// A row blob with labels: ciphertexts of the blocks of a piece, then of its labels. They have
+    /// the form that the job names.
     Batch = 2,
     /// A row blob without labels, for validation rows and queries.
     Features = 3,
-    /// A row blob with labels and the weights of its rows: seeded ciphertexts of the blocks of a
-    /// piece, then of its labels times the weights, then of the weights.
+    /// A row blob with labels and the weights of its rows: ciphertexts of the blocks of a piece, then
+    /// of its labels times the weights, then of the weights.
     WeightedBatch = 4,
 }
 impl BlobKind {

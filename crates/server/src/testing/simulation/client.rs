@@ -13,7 +13,7 @@ use crate::store::state::{BlobKind, EventLimit, JobState, NewJob, State, Upload,
 use crate::store::uploads::{Resumed, UploadWriter};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_learn::{AgreementLimits, Verdict};
+use hetal_learn::{AgreementLimits, RowForm, Verdict};
 use hetal_wire::{BlobName, JobId, v1};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -87,6 +87,7 @@ impl Client {
             batches: (1..=batches).map(row_blob).collect(),
             validation: vec![row_blob(batches + 1)],
             agreement,
+            form: RowForm::Slots,
         };
         Self {
             tenant: tenant.to_owned().try_into().unwrap(),

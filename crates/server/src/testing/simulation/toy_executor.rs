@@ -175,11 +175,11 @@ impl Executor for ToyExecutor<'_> {
     fn pieces_of(&self, batch: usize, _sent: usize) -> Range<usize> {
         batch..batch + 1
     }
-    fn batch(&self, _: &f64, part: &RowBlob) -> Result<Ct> {
+    fn batch(&self, _: &f64, part: &RowBlob, _again: bool) -> Result<Ct> {
         Ok(name_of(&self.upload(part.blob, 1 << 20)?).0)
     }
-    fn rows(&self, circuit: &f64, part: &RowBlob) -> Result<Ct> {
-        self.batch(circuit, part)
+    fn rows(&self, circuit: &f64, part: &RowBlob, again: bool) -> Result<Ct> {
+        self.batch(circuit, part, again)
     }
     fn batch_capacity(&self, bytes: u64) -> usize {
         (bytes >> 30) as usize

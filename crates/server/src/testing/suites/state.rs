@@ -5,8 +5,8 @@ use crate::Error;
 use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::store::state::*;
 use crate::tenants::Tenant;
-use hetal_learn::AgreementLimits;
 use hetal_learn::Verdict;
+use hetal_learn::{AgreementLimits, RowForm};
 use hetal_testkit::TempDir;
 use hetal_wire::{BlobName, JobId, v1};
 use v1::event::What;
@@ -31,6 +31,7 @@ pub(crate) fn new_job(n: u8) -> NewJob {
         batches: vec![row_blob(2), row_blob(2)],
         validation: vec![row_blob(3)],
         agreement: AgreementLimits::default().defaults,
+        form: RowForm::Slots,
     });
     NewJob { id: JobId([n; 16]), request: [n; 16], body: [n; 32], label: format!("job {n}"), spec }
 }

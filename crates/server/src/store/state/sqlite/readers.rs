@@ -46,21 +46,21 @@ impl ReaderPool {
     }
 
     /// Takes a free connection, or waits for one.
-    pub fn take(&self) -> Reader<'_> {
+    pub fn take(&self) -> ReadConnection<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.returned.wait_while(free, |free| free.is_empty());
         let connection = free.unwrap_or_else(PoisonError::into_inner).pop();
-        Reader { pool: self, connection }
+        ReadConnection { pool: self, connection }
     }
 }
 
 /// A connection of the pool, returned when this is dropped.
-pub struct Reader<'a> {
+pub struct ReadConnection<'a> {
     pool: &'a ReaderPool,
     connection: Option<Connection>,
 }
 
-impl Reader<'_> {
+impl ReadConnection<'_> {
     /// The connection.
     pub fn connection(&mut self) -> Result<&mut Connection> {
         let missing = || Error::State { reason: "no connection for reading".to_owned() };
@@ -68,7 +68,7 @@ impl Reader<'_> {
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for ReadConnection<'_> {
     fn drop(&mut self) {
         self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.connection.take());
         self.pool.returned.notify_one();
