@@ -66,6 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Keys are made, rows are encrypted and sent, epochs are judged, the model is decrypted.
     let mut options = Options::new("example");
     options.verdict_delay = Duration::ZERO;
+    options.verify = true;
     options.wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(2), ..Wishes::default() };
     let trained = TrainingRun::open(&mut project, &remote, &data, &options, &mut |_| {})?.run(&mut |_| {})?;
     println!("owner: sent {} bytes of keys and {} bytes of encrypted rows", trained.key_bytes, trained.row_bytes);

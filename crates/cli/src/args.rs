@@ -6,6 +6,7 @@ pub mod hyper_parameters;
 pub mod inputs;
 pub mod passphrase;
 pub mod preparation;
+pub mod row_form;
 pub mod table;
 pub mod weights;
 

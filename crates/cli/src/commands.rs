@@ -11,6 +11,8 @@ pub mod model;
 pub mod params;
 pub mod plan;
 pub mod predict;
+pub mod report;
 pub mod shell;
 pub mod train;
+pub mod ui;
 pub mod uploads;

@@ -40,6 +40,10 @@ enum Command {
     /// List, show and export models.
     #[command(subcommand)]
     Model(commands::model::Command),
+    /// Write the report on a training as an HTML page: curves, measures, what the server saw.
+    Report(commands::report::Arguments),
+    /// Show trainings and models in a browser on this machine, while trainings go on.
+    Ui(commands::ui::Arguments),
     /// List your jobs on the server.
     Jobs(commands::jobs::Arguments),
     /// Show one job.
@@ -101,6 +105,8 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Train(_)
             | Command::Predict(_)
             | Command::Model(_)
+            | Command::Report(_)
+            | Command::Ui(_)
             | Command::Jobs(_)
             | Command::Status(_)
             | Command::Cancel(_)
@@ -121,6 +127,8 @@ fn run(parsed: Arguments, given: Vec<OsString>) -> Result<u8> {
         Command::Train(arguments) => commands::train::run(&arguments)?,
         Command::Predict(arguments) => commands::predict::run(&arguments)?,
         Command::Model(command) => commands::model::run(&command)?,
+        Command::Report(arguments) => commands::report::run(&arguments)?,
+        Command::Ui(arguments) => commands::ui::run(&arguments)?,
         Command::Jobs(arguments) => commands::jobs::list(&arguments)?,
         Command::Status(arguments) => commands::jobs::status(&arguments)?,
         Command::Cancel(arguments) => commands::jobs::cancel(&arguments)?,

@@ -2,5 +2,6 @@
 
 pub mod format;
 pub mod interrupt;
+pub mod live;
 pub mod output;
 pub mod progress;

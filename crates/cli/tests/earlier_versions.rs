@@ -116,7 +116,7 @@ fn states(dir: &str, server: &[String]) -> Vec<(String, String)> {
 }
 
 fn train_arguments<'a>(dir: &'a str, rows: &'a str, server: &'a [String]) -> Vec<&'a str> {
-    let mut arguments = vec!["train", "--json", "--set", SET, "--dir", dir, "--features", rows];
+    let mut arguments = vec!["train", "--json", "--verify", "--set", SET, "--dir", dir, "--features", rows];
     arguments.extend(["--label-column", "kind", "--batch", "32", "--epochs", "2", "--rate", "2"]);
     arguments.extend(["--verdict-delay-ms", "0"]);
     arguments.extend(server.iter().map(String::as_str));

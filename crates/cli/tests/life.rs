@@ -139,6 +139,7 @@ fn train_arguments<'a>(dir: &'a str, features: &'a str, server: &'a [String]) ->
     let mut arguments = vec![
         "train",
         "--json",
+        "--verify",
         "--set",
         SET,
         "--dir",
@@ -214,6 +215,21 @@ fn a_project_from_keys_to_published_models() {
     assert_eq!(status["state"], "finished");
     assert!(error(&["status", "zz", "--dir", dir]).contains("hetal jobs"));
 
+    // A release that costs too much accuracy is refused before anything is fixed.
+    let dear = ["model", "export", "--dir", dir, "--format", "npz", "--out", "m.npz", "--security", "20"];
+    let refused = error(&[&dear[..], &["--models", "100000000"]].concat());
+    assert!(refused.contains("--accept-loss") && refused.contains("Nothing was published"), "{refused}");
+    let settings = || std::fs::read_to_string(Path::new(dir).join("project.json")).unwrap();
+    assert!(settings().contains("\"released\":null") || settings().contains("\"released\": null"), "{}", settings());
+    let out = folder.path().join("m.txt");
+    let export = ["model", "export", "--json", "--dir", dir, "--format", "sklearn", "--out", text(&out)];
+    let first = json(&export);
+    assert_eq!((first["security"].as_u64(), first["numbers_left"].as_u64()), (Some(15), Some(0)), "{first}");
+    let accuracy = |which: &str| first["accuracy"][which].as_f64().unwrap();
+    assert!(accuracy("published") > accuracy("private") - 0.05, "{first}");
+    assert_eq!(first["table"]["lines"].as_array().unwrap().len(), 11);
+    assert_eq!(json(&export)["sigma"], first["sigma"]);
+
     let exported = |format: &str| {
         let path = folder.path().join(format!("m.{format}"));
         json(&["model", "export", "--json", "--dir", dir, "--format", format, "--out", text(&path)]);
@@ -236,7 +252,8 @@ fn a_project_from_keys_to_published_models() {
     let values: Vec<f64> = (0..72).map(|k| f64::from(k % 7 + k / 9 % 2 * 5)).collect();
     let (values, names) = (npy::write_doubles(&[8, 9], &values), Labels::Integers(vec![0, 1, 0, 1, 0, 1, 0, 1]));
     std::fs::write(&wide, npz::write(&[("x", values), ("y", npy::write_texts(&names.texts()))])).unwrap();
-    let other = ["train", "--json", "--dir", dir, "--features", text(&wide), "--name", "other", "--epochs", "1"];
+    let other =
+        ["train", "--json", "--verify", "--dir", dir, "--features", text(&wide), "--name", "other", "--epochs", "1"];
     let other = json(&[&other[..], &["--verdict-delay-ms", "0"]].concat());
     assert!(other["reference_difference_bound"].as_f64().unwrap() < 1e-3, "{other}");
     assert_eq!(key_files(Path::new(dir)).len(), 2);
@@ -360,7 +377,7 @@ fn hidden_rates_leave_no_twin_and_no_export() {
     assert!(output.status.success() && said.contains("hides its learning rate"), "{said}");
     let out = folder.path().join("m.onnx");
     let refused = error(&["model", "export", "--dir", dir, "--format", "onnx", "--out", text(&out)]);
-    assert!(refused.contains("does not hide its hyper-parameters"), "{refused}");
+    assert!(refused.contains("hides its learning rate"), "{refused}");
 }
 
 /// Trains a classifier of two ciphertexts on batches of two pieces and classifies with it remotely.
@@ -389,7 +406,8 @@ fn wide_rows_and_large_batches_take_several_ciphertexts() {
         (Some(2), Some(2), Some(3))
     );
     let mut train =
-        [&["train", "--json", "--dir", dir, "--features", rows, "--verdict-delay-ms", "0"], &wishes[..]].concat();
+        [&["train", "--json", "--verify", "--dir", dir, "--features", rows, "--verdict-delay-ms", "0"], &wishes[..]]
+            .concat();
     train.extend(to_server.iter().map(String::as_str));
     let trained = json(&train);
     assert!(trained["reference_difference_bound"].as_f64().unwrap() < 1e-3, "{trained}");

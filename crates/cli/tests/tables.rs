@@ -216,7 +216,8 @@ fn rows_are_prepared_the_same_way_everywhere() {
     let table = "pay,b,same,d,kind\n".to_owned() + &rows(120).into_iter().enumerate().map(line).collect::<String>();
     let features = write(folder.path(), "rows.csv", table);
     let (dir, features) = (text(&dir), text(&features));
-    let mut train = vec!["train", "--set", SET, "--dir", dir, "--features", features, "--label-column", "kind"];
+    let mut train =
+        vec!["train", "--verify", "--set", SET, "--dir", dir, "--features", features, "--label-column", "kind"];
     train.extend(["--batch", "64", "--epochs", "6", "--verdict-delay-ms", "0"]);
     let to_server = server.arguments();
     train.extend(to_server.iter().map(String::as_str));
@@ -257,6 +258,10 @@ fn rows_are_prepared_the_same_way_everywhere() {
             "sklearn",
             "--out",
             text(&out),
+            "--models",
+            "4",
+            "--security",
+            "10",
         ]);
         let model: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
         let fill: Vec<f64> = model["rows"]["impute"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();

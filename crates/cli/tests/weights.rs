@@ -39,7 +39,7 @@ fn rows<'a>(features: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 fn training<'a>(dir: &'a str, server: &'a [String], rows: &[&'a str]) -> Vec<&'a str> {
     let server: Vec<&str> = server.iter().map(String::as_str).collect();
-    [&["train", "--json", "--dir", dir, "--verdict-delay-ms", "0"], rows, &server].concat()
+    [&["train", "--json", "--verify", "--dir", dir, "--verdict-delay-ms", "0"], rows, &server].concat()
 }
 
 fn job(dir: &Path) -> Option<Value> {

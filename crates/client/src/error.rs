@@ -132,6 +132,12 @@ pub enum Error {
     /// Weights of rows or classes cannot be used.
     #[error(transparent)]
     Weights(#[from] crate::data::WeightError),
+    /// The server does not take rows in the wished form.
+    #[error("the server takes no rows in the form {form}: choose another one, or leave the choice to the program")]
+    RowForm {
+        /// The form.
+        form: &'static str,
+    },
     /// No row can be set aside for validation.
     #[error("every class has only one row, so none can be set aside for validation: give validation rows or more rows")]
     TooFewRows,
@@ -413,12 +419,50 @@ pub enum Error {
         /// Its message.
         reason: String,
     },
-    /// A model was never compared with the plaintext reference.
+    /// A model of an earlier version was never compared with the plaintext reference.
     #[error(
-        "the noise of this model is unknown, because it was not compared with the plaintext reference: train it again \
-         without --no-check, on a server that does not hide its hyper-parameters"
+        "the noise of this model is unknown: an earlier version trained it and did not compare it with the same training \
+         without encryption. Train it again"
     )]
     NoiseUnknown,
+    /// A server hides hyper-parameters.
+    #[error(
+        "the noise of this model cannot be estimated, because the server hides its learning rate: train it on a server \
+         that does not"
+    )]
+    HiddenTerms,
+    /// The noise of a parameter set was not measured.
+    #[error("the noise of the parameter set {set} was not measured, so its models cannot be exported")]
+    NoiseNotMeasured {
+        /// The set.
+        set: String,
+    },
+    /// The encrypted rows of a model are gone or damaged.
+    #[error(
+        "{}: this file of encrypted rows is not as the training of model {model} wrote it. An export needs it to estimate \
+         the noise: train the model again", .file.display()
+    )]
+    RowsGone {
+        /// The model.
+        model: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// A release would lose too much accuracy.
+    #[error(
+        "at --security {security} the published model would be right on {:.2} % of the validation rows, the private one on \
+         {:.2} %: {help}. --accept-loss publishes it nevertheless. Nothing was published", 100.0 * .released, 100.0 * .private
+    )]
+    AccuracyLost {
+        /// Bits of security.
+        security: u32,
+        /// The accuracy of the private model.
+        private: f64,
+        /// The mean accuracy of simulated releases.
+        released: f64,
+        /// What to do.
+        help: String,
+    },
     /// A model has more noise than the release budget covers.
     #[error(
         "the noise of this model, {noise:e}, is above the {released:e} that releases under this key account for: \

@@ -3,9 +3,9 @@
 
 use crate::Result;
 use hetal_circuits::encrypted;
-use hetal_ckks::bytes::{ciphertext_len, key_set_len, seeded_ciphertext_len};
-use hetal_ckks::{KeyId, Params};
-use hetal_learn::{Circuit, Geometry, LevelPlan};
+use hetal_ckks::bytes::{ciphertext_len, key_set_len, rounded_ciphertext_len, seeded_ciphertext_len};
+use hetal_ckks::{KeyId, Params, ROUNDED_BITS};
+use hetal_learn::{Circuit, Geometry, LevelPlan, RowForm, RowVector};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -140,33 +140,28 @@ impl Layout {
         Ok(key_set_len(&self.params, keys).map_err(hetal_ckks::Error::from)?)
     }
 
-    /// Bytes of a row blob without labels.
-    pub fn feature_bytes(&self) -> u64 {
-        self.geometry().blocks() as u64
-            * seeded_ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
+    /// The ciphertexts of a row blob.
+    pub fn row_vectors(&self, with_labels: bool) -> Vec<RowVector> {
+        RowVector::of_blob(self.geometry().blocks(), self.level_plan(), with_labels)
     }
 
-    /// Bytes of a row blob with labels, and with the weights of its rows if rows have weights.
-    pub fn batch_bytes(&self) -> u64 {
-        let beside = self.levels_beside_features();
-        self.feature_bytes() + beside.map(|level| seeded_ciphertext_len(&self.params, self.limbs(level))).sum::<u64>()
+    /// Bytes of a row blob in a form, with or without labels. With labels it also has the weights
+    /// of its rows if rows have weights.
+    pub fn row_bytes(&self, form: RowForm, with_labels: bool) -> u64 {
+        self.sum_over(with_labels, |limbs| match form {
+            RowForm::Slots => seeded_ciphertext_len(&self.params, limbs),
+            RowForm::Coefficients => rounded_ciphertext_len(&self.params, ROUNDED_BITS),
+        })
     }
 
-    /// [`Layout::batch_bytes`] if both halves of every ciphertext were sent.
-    pub fn unseeded_batch_bytes(&self) -> u64 {
-        let beside = self.levels_beside_features();
-        self.unseeded_feature_bytes() + beside.map(|level| ciphertext_len(&self.params, self.limbs(level))).sum::<u64>()
+    /// Bytes of a row blob in slot form if both halves of every ciphertext were sent.
+    pub fn unseeded_row_bytes(&self, with_labels: bool) -> u64 {
+        self.sum_over(with_labels, |limbs| ciphertext_len(&self.params, limbs))
     }
 
-    /// The levels of the labels and of the weights of rows.
-    fn levels_beside_features(&self) -> impl Iterator<Item = usize> {
-        let plan = self.level_plan();
-        std::iter::once(plan.labels()).chain(plan.is_weighted().then(|| plan.row_weights()))
-    }
-
-    /// Bytes of a row blob without labels if both halves of every ciphertext were sent.
-    pub fn unseeded_feature_bytes(&self) -> u64 {
-        self.geometry().blocks() as u64 * ciphertext_len(&self.params, self.limbs(self.level_plan().fresh_features()))
+    fn sum_over(&self, with_labels: bool, bytes: impl Fn(usize) -> u64) -> u64 {
+        let limbs = |vector: RowVector| self.limbs(vector.level(self.level_plan()));
+        self.row_vectors(with_labels).into_iter().map(limbs).map(bytes).sum()
     }
 
     /// Bytes of the logits of one row blob.
@@ -228,8 +223,13 @@ mod tests {
         let weighted = Layout::new(Arc::clone(&params), LayoutShape { weighted: true, ..shape }).unwrap();
         let level = weighted.level_plan().row_weights();
         let more = seeded_ciphertext_len(&params, params.limbs(level));
-        assert_eq!(weighted.batch_bytes(), plain.batch_bytes() + more);
-        assert_eq!(weighted.feature_bytes(), plain.feature_bytes());
+        let bytes = |layout: &Layout, labels| layout.row_bytes(RowForm::Slots, labels);
+        assert_eq!(bytes(&weighted, true), bytes(&plain, true) + more);
+        assert_eq!(bytes(&weighted, false), bytes(&plain, false));
+        let blocks = plain.geometry().blocks() as u64;
+        let one = rounded_ciphertext_len(&params, ROUNDED_BITS);
+        assert_eq!(weighted.row_bytes(RowForm::Coefficients, true), (blocks + 2) * one);
+        assert_eq!(plain.row_bytes(RowForm::Coefficients, false), blocks * one);
         assert_eq!((plain.shape(), weighted.shape().weighted), (shape, true));
         assert!(plain.key() != weighted.key() && plain.key_file() != weighted.key_file());
     }

@@ -44,8 +44,14 @@ mod tests {
         let set = v1::ParameterSet { id: vec![7; 32].into(), name: bad.to_owned() };
         let defaults = v1::Terms { batch: 8, patience: 1, max_epochs: 1, range: 128.0, ..v1::Terms::default() };
         let (defaults, bounds) = (Some(defaults), Some(v1::Bounds::default()));
-        let offer =
-            v1::Offer { version: hetal_wire::VERSION, program: bad.to_owned(), sets: vec![set], defaults, bounds };
+        let offer = v1::Offer {
+            version: hetal_wire::VERSION,
+            program: bad.to_owned(),
+            sets: vec![set],
+            defaults,
+            bounds,
+            ..v1::Offer::default()
+        };
         let offer = Offer::parse(offer).unwrap();
         assert_eq!((offer.program.as_str(), offer.sets[0].name.as_str()), (good, good));
     }

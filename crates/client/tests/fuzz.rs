@@ -82,7 +82,8 @@ fn offers() -> Vec<Vec<u8>> {
     let set = v1::ParameterSet { id: vec![7; 32].into(), name: "full".to_owned() };
     let (defaults, bounds) = (Some(terms()), Some(v1::Bounds { rate_least: Some(0.5), ..v1::Bounds::default() }));
     let (version, program) = (hetal_wire::VERSION, "hetal-server".to_owned());
-    vec![v1::Offer { version, program, sets: vec![set; 2], defaults, bounds }.encode_to_vec()]
+    let (row_forms, lift_seconds) = (vec![1, 2, 7], 0.0125);
+    vec![v1::Offer { version, program, sets: vec![set; 2], defaults, bounds, row_forms, lift_seconds }.encode_to_vec()]
 }
 
 fn progress() -> v1::Progress {

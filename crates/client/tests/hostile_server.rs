@@ -9,7 +9,7 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::project::OpenJob;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
-use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, TrainingData, keys, predict};
+use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, RowFormWish, TrainingData, keys, predict};
 use hetal_keys::{Passphrase, locked_file};
 use hetal_learn::{Matrix, Scaling, Verdict, Wishes};
 use hetal_testkit::TempDir;
@@ -145,6 +145,7 @@ impl Stage {
 
 fn options(name: &str) -> Options {
     let mut options = Options::new(name);
+    options.verify = true;
     options.wishes = Wishes { batch: Some(BATCH), max_epochs: Some(EPOCHS), patience: Some(2), ..Wishes::default() };
     options.verdict_delay = Duration::ZERO;
     options
@@ -614,7 +615,7 @@ fn a_training_that_is_replaced_is_gone() {
     assert!(said.contains("does not answer"), "{said}");
     let left: Vec<String> = files().into_iter().filter(|name| !name.starts_with("batch-")).collect();
     assert!(
-        left.iter().all(|name| ["job.json", "logits.ct.part"].contains(&&**name) || name.starts_with("valid")),
+        left.iter().all(|name| ["job.json", "progress.json", "logits.ct.part"].contains(&&**name) || name.starts_with("valid")),
         "{left:?}"
     );
     let part = std::fs::read(folder.join("logits.ct.part"));
@@ -736,7 +737,7 @@ fn queries_leave_nothing_behind_and_lies_about_them_are_found() {
     let ask = |lie| {
         stage.liar.lie(lie);
         let remote = stage.remote();
-        predict::remote::logits(&mut stage.project(), &remote, &model, &rows, &mut |_| ())
+        predict::remote::logits(&mut stage.project(), &remote, &model, &rows, RowFormWish::default(), &mut |_| ())
     };
     let uploads = stage.liar.seen().uploads.len();
     assert_eq!(ask(Lie::None).unwrap().rows(), 4);
@@ -898,7 +899,14 @@ fn a_server_without_the_job_gets_nothing() {
     let rows = rows(&stage, &model);
     stage.liar.lie(Lie::UnknownJob);
     stage.liar.seen().uploads.clear();
-    let asked = predict::remote::logits(&mut stage.project(), &stage.remote(), &model, &rows, &mut |_| ());
+    let asked = predict::remote::logits(
+        &mut stage.project(),
+        &stage.remote(),
+        &model,
+        &rows,
+        RowFormWish::default(),
+        &mut |_| (),
+    );
     let said = asked.unwrap_err().to_string();
     assert!(said.contains("does not know the job of model asked") && said.contains("--server 127.0.0.1"), "{said}");
     let calls = std::mem::take(&mut stage.liar.seen().calls);

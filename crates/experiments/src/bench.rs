@@ -3,6 +3,8 @@
 pub mod accuracy;
 pub mod matmul;
 pub mod ops;
+pub mod releases;
 pub mod softmax;
 pub mod tables;
 pub mod train;
+pub mod upload;

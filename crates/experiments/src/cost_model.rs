@@ -18,6 +18,9 @@ pub struct CpuCostModel {
     speedup: f64,
 }
 
+/// The share of a lift in the cost of a bootstrap: all but slots-to-coefficients.
+const LIFT: f64 = 0.92;
+
 /// The cost of a rotation, in forward transforms of one limb.
 ///
 /// `hetal bench ops` measured it on machine Z (docs/benchmarks.md) at the set `full` with
@@ -71,6 +74,11 @@ impl CpuCostModel {
         transforms * self.key_switch_transforms(self.params.limbs(level)) / self.key_switch_transforms(measured)
     }
 
+    /// The cost of a bootstrap, in transforms.
+    fn bootstrap(&self) -> Option<f64> {
+        BOOTSTRAPS.iter().find(|(set, _)| *set == self.params.name()).map(|(_, cost)| *cost)
+    }
+
     /// The cost of an operation, in transforms.
     fn transforms(&self, kind: OpKind, level: usize) -> Option<f64> {
         let limbs = self.params.limbs(level) as f64;
@@ -84,7 +92,8 @@ impl CpuCostModel {
             OpKind::PlainProduct | OpKind::ConstantProduct => limbs / 4.0,
             OpKind::Addition => limbs / 8.0,
             OpKind::Rescale | OpKind::Drop => 4.0 * limbs,
-            OpKind::Bootstrap => BOOTSTRAPS.iter().find(|(set, _)| *set == self.params.name())?.1,
+            OpKind::Bootstrap => self.bootstrap()?,
+            OpKind::Lift => self.bootstrap()? * LIFT,
             _ => return None,
         })
     }

@@ -7,6 +7,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Encrypted rows of another size than planned.
+    #[error("rows in {form} take {written} bytes, where {planned} are planned: this is a bug, report it")]
+    UploadSize {
+        /// The form.
+        form: &'static str,
+        /// Bytes planned.
+        planned: u64,
+        /// Bytes written.
+        written: u64,
+    },
     /// An operation of the CKKS scheme failed.
     #[error(transparent)]
     Scheme(#[from] hetal_ckks::Error),
@@ -30,6 +40,9 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
+    /// No epoch of a training was accepted.
+    #[error("no epoch of the training was accepted: its logits left every range")]
+    NothingLearned,
     /// A custom shape has no rows, no features or no classes.
     #[error("invalid shape: --batch, --features and --classes must be at least 1")]
     EmptyShape,

@@ -8,7 +8,7 @@ use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::KeyRequirements;
-use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext};
+use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext, LiftForm};
 use hetal_ckks::{Backend, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
@@ -235,6 +235,19 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         let other = self.encrypt(&reversed, 0)?;
         for (name, ct) in [("bootstrap", &fresh), ("bootstrap of another", &other), ("bootstrap again", &fresh)] {
             self.record(name, &self.engine.bootstrap(ct, 0)?)?;
+        }
+        self.lifts(&values)
+    }
+
+    /// Lifts in both forms, each three times like the bootstraps.
+    fn lifts(&mut self, values: &[Complex64]) -> Result<()> {
+        for (name, form) in [("lift", LiftForm::Complex), ("real lift", LiftForm::Real)] {
+            let rounded = self.owner.encrypt_rounded(values, 2, form)?;
+            let unlifted = self.engine.import_unlifted(&rounded)?;
+            for time in ["", ", again", ", for the third time"] {
+                let lifted = self.engine.lift(&unlifted)?;
+                self.record(&format!("{name}{time}"), &lifted)?;
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::{Error, machine};
 use hetal_client::layout::server_bytes;
-use hetal_client::{Layout, TrainingData};
+use hetal_client::{Layout, RowForm, TrainingData};
 use std::path::Path;
 
 /// The most memory that a server in the process of the owner uses: more prepared batches would make
@@ -25,7 +25,8 @@ impl Needs {
         let keys = layout.keys()?;
         let batches = layout.pieces(rows.training.rows()).len() as u64;
         let validation = rows.validation.rows().div_ceil(layout.geometry().rows()) as u64;
-        let row_bytes = batches * layout.batch_bytes() + validation * layout.feature_bytes();
+        let [features, whole] = [false, true].map(|labels| layout.row_bytes(RowForm::Slots, labels));
+        let row_bytes = batches * whole + validation * features;
         Ok(Self {
             memory_gib: server_bytes(&layout.params, &keys) as f64 / GIB,
             // Both parties store keys and rows, and need some space for work in progress.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// The server and the credentials. The project stores them for the next command.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Connection {
+pub struct ConnectionArguments {
     /// The server, as host:port.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Server (default: as stored in the project)")]
     pub server: Option<String>,
@@ -38,7 +38,7 @@ pub struct Connection {
     pub certificate_key: Option<PathBuf>,
 }
 
-impl Connection {
+impl ConnectionArguments {
     /// Connects to the server and stores its settings in the project.
     pub fn connect(&self, project: &mut Project) -> Result<Remote> {
         warn_if_others_enter(project.root());

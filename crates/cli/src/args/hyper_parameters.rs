@@ -21,8 +21,8 @@ pub struct HyperParameterArguments {
     #[arg(long, help_heading = HEADING)]
     pub epochs: Option<usize>,
     /// The strength of L2: alpha |W|^2 / 2 is added to the loss, biases left out. It is
-    /// 1 / (C n) for scikit-learn's C and n training rows, or the sum of their weights.
-    #[arg(long, help_heading = "Hyper-parameters (default: the server's)")]
+    /// 1 / (C n) for scikit-learn's C and n training rows, or the sum of their weights. 0 is none.
+    #[arg(long, help_heading = HEADING)]
     pub alpha: Option<f64>,
     /// Use gradient descent without Nesterov's momentum.
     #[arg(long, help_heading = HEADING)]

@@ -63,7 +63,8 @@ impl PassphraseSource {
         if first == typed("repeat the passphrase: ")? { Ok(first) } else { Err(Error::PassphrasesDiffer) }
     }
 
-    fn given(&self) -> Result<Option<Passphrase>> {
+    /// The passphrase of a file or of the environment.
+    pub fn given(&self) -> Result<Option<Passphrase>> {
         let text = match &self.passphrase_file {
             Some(path) => {
                 warn_if_others_read("passphrase", path);

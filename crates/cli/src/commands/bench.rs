@@ -12,12 +12,16 @@ pub enum Command {
     Accuracy(bench::accuracy::Arguments),
     /// Count and time the encrypted matrix products that the paper compares.
     Matmul(bench::matmul::Arguments),
+    /// Estimate the noise of trained weights, and what publishing a model costs.
+    Releases(bench::releases::Arguments),
     /// Measure the softmax errors of the paper's table and of our softmax.
     Softmax(bench::softmax::Arguments),
     /// Compare the accuracy of default settings on small tables with that of scikit-learn.
     Tables(bench::tables::Arguments),
     /// Compare encrypted training with plain training, on random or real features.
     Train(bench::train::Arguments),
+    /// Bytes of encrypted rows in both forms, and lifts a second.
+    Upload(bench::upload::Arguments),
 }
 
 /// Runs a benchmark.
@@ -26,9 +30,11 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Ops(arguments) => bench::ops::run(arguments)?,
         Command::Accuracy(arguments) => bench::accuracy::run(arguments)?,
         Command::Matmul(arguments) => bench::matmul::run(arguments)?,
+        Command::Releases(arguments) => bench::releases::run(arguments)?,
         Command::Softmax(arguments) => bench::softmax::run(arguments)?,
         Command::Tables(arguments) => bench::tables::run(arguments)?,
         Command::Train(arguments) => bench::train::run(arguments)?,
+        Command::Upload(arguments) => bench::upload::run(arguments)?,
     }
     Ok(())
 }

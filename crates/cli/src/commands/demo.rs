@@ -1,18 +1,18 @@
 //! `hetal demo`: data owner and server on one machine, at full security, on real sentences.
 
-use super::train::{manifest_value, per_iteration};
+use super::train::{command_line, manifest_value, per_iteration};
 use crate::args::data::LabelledTable;
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use clap::ValueEnum;
-use hetal_client::data::tables::{self, Format};
+use hetal_client::data::tables::{self, FileFormat};
 use hetal_client::data::{Preparation, class_numbers};
 use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Options, Trained, TrainingRun};
-use hetal_client::{Labelled, Layout, Project, TrainingData, keys};
+use hetal_client::{Labelled, Layout, Project, RowFormWish, TrainingData, keys};
 use hetal_experiments::process::peak_rss_gib;
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
@@ -139,7 +139,7 @@ impl DemoRows {
     fn bundled(rows: Option<usize>, columns: Option<usize>) -> Result<Self> {
         let part = |bytes: &[u8], rows: Option<usize>| -> Result<Labelled> {
             let bundled = |problem| tables::Error { path: "the bundled data".into(), problem };
-            let table = tables::parse(Format::Npz, bytes, &tables::Options::default()).map_err(bundled);
+            let table = tables::parse(FileFormat::Npz, bytes, &tables::Options::default()).map_err(bundled);
             let table = table.map_err(hetal_client::Error::from)?;
             let all = Labelled::new(table, None)?;
             Ok(all.first(rows.unwrap_or(usize::MAX), columns.unwrap_or(usize::MAX)))
@@ -186,7 +186,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.replace = true;
     // The GPU belongs to this process, which may not be able to use it again after a failure.
     options.leave_resting = true;
+    options.verify = true;
+    options.row_form = RowFormWish::LOCAL;
     options.extraction = rows.manifest.as_ref().map(manifest_value).transpose()?;
+    options.command = Some(command_line());
     options.wishes = Wishes {
         batch: Some(arguments.batch),
         rate: Some(RATE),
@@ -289,6 +292,7 @@ impl Results<'_> {
             "upload_bytes": trained.row_bytes,
             "weights_relative_difference": trained.difference_bound(),
             "model_path": trained.path,
+            "report_path": trained.report,
         })
     }
 
@@ -306,6 +310,7 @@ impl Results<'_> {
              files of the server: {}\n\
              files of the owner (secret key, model): {}\n\
              model: {} (private; `hetal model export` writes a model that may be published)\n\
+             {}\
              next: {} predict --dir {} --model {NAME} {}",
             100.0 * accuracies.encrypted,
             rows.test.features.rows(),
@@ -315,6 +320,7 @@ impl Results<'_> {
             arguments.dir.join("server").display(),
             owner.display(),
             trained.path.display(),
+            trained.report.as_ref().map_or_else(String::new, |page| format!("report: {} (private)\n", page.display())),
             // The name under which this program was called, so that the line can be copied.
             std::env::args().next().filter(|name| name.ends_with("hetal")).unwrap_or_else(|| "hetal".to_owned()),
             owner.display(),

@@ -1,7 +1,7 @@
 //! `hetal jobs`, `hetal status`, `hetal cancel` and `hetal delete`: jobs on the server.
 
 use crate::args::PROJECT_FOLDER;
-use crate::args::connection::Connection;
+use crate::args::connection::ConnectionArguments;
 use crate::ui::output::print;
 use crate::{Error, Result};
 use hetal_client::Project;
@@ -18,7 +18,7 @@ pub struct Arguments {
     pub dir: PathBuf,
     /// The server.
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArguments,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

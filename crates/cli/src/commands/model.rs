@@ -6,7 +6,7 @@ use crate::args::passphrase::PassphraseSource;
 use crate::commands::train::about_training;
 use crate::ui::format::ordinal;
 use crate::ui::output::{print, write_public};
-use hetal_client::model::export::{Format, ReleaseLimits, publish};
+use hetal_client::model::export::{ExportEvent, ExportOptions, Format, ReleaseLimits, ReleaseTable, publish};
 use hetal_client::training::shown_loss;
 use hetal_client::{Model, Project};
 use hetal_extract_api::sanitize_terminal;
@@ -60,6 +60,19 @@ impl ShowArguments {
         let path = project.model(&self.model)?;
         Ok(Model::open(&path, self.passphrase.for_model(&path)?.as_ref())?)
     }
+
+    /// Reads the model, and unlocks the secret key of its project.
+    fn unlocked(&self, project: &mut Project) -> Result<Model> {
+        let path = project.model(&self.model)?;
+        let passphrase = self.passphrase.for_model(&path)?;
+        let model = Model::open(&path, passphrase.as_ref())?;
+        // A model has the passphrase of its secret key.
+        match passphrase {
+            Some(passphrase) => project.set_passphrase(Some(passphrase)),
+            None => self.passphrase.unlock(project)?,
+        }
+        Ok(model)
+    }
 }
 
 /// Arguments of `hetal model export`.
@@ -70,7 +83,7 @@ pub struct ExportArguments {
     pub show: ShowArguments,
     /// The format.
     #[arg(long, value_enum)]
-    pub format: FormatArgument,
+    pub format: ExportFormatArgument,
     /// The file to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
@@ -82,6 +95,9 @@ pub struct ExportArguments {
     /// by the first export).
     #[arg(long, requires = "models", value_name = "BITS")]
     pub security: Option<u32>,
+    /// Publish the model although its noise costs more than half a point of accuracy.
+    #[arg(long)]
+    pub accept_loss: bool,
     /// The project folder was moved here from another disk or machine: its old place is gone, and
     /// no copy of it publishes.
     #[arg(long)]
@@ -90,7 +106,7 @@ pub struct ExportArguments {
 
 /// A format of an exported model.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum FormatArgument {
+pub enum ExportFormatArgument {
     /// `weights`, `bias`, class names in the metadata.
     Safetensors,
     /// NumPy arrays `coef`, `intercept`, `classes`.
@@ -180,20 +196,43 @@ fn show(arguments: &ShowArguments) -> Result<()> {
     Ok(())
 }
 
+/// What each security costs, as text.
+fn table_text(table: &ReleaseTable) -> String {
+    let mut text = format!(
+        "noise of the decrypted weights: at most {:.1e} in the 2-norm; {} models under this key; private accuracy on the \
+         validation rows {:.2} %\n  security   noise of a weight   accuracy\n",
+        table.noise_bound,
+        table.models,
+        100.0 * table.private_accuracy
+    );
+    for line in &table.lines {
+        text += &format!("  {:8}   {:17.1e}   {:6.2} %\n", line.security, line.sigma, 100.0 * line.accuracy);
+    }
+    text
+}
+
 fn export(arguments: &ExportArguments) -> Result<()> {
     let mut project = Project::existing(&arguments.show.dir)?;
-    let model = arguments.show.model(&project)?;
+    let model = arguments.show.unlocked(&mut project)?;
     // After everything that can be mistyped: it cannot be taken back.
     if arguments.moved {
         project.declare_moved()?;
     }
     let limits = arguments.models.zip(arguments.security).map(|(models, security)| ReleaseLimits { models, security });
-    let (published, _) = publish(&mut project, &model, limits)?;
+    let options = ExportOptions { limits, accept_loss: arguments.accept_loss };
+    let mut spent = None;
+    let (published, _) = publish(&mut project, &model, &options, &mut |event| match event {
+        ExportEvent::Trial { done, total } => eprintln!("estimating the noise: training {done} of {total} repeated"),
+        ExportEvent::Table(table) => {
+            eprint!("{}", table_text(table));
+            spent = Some(table.clone());
+        }
+    })?;
     let format = match arguments.format {
-        FormatArgument::Safetensors => Format::Safetensors,
-        FormatArgument::Npz => Format::Npz,
-        FormatArgument::Onnx => Format::Onnx,
-        FormatArgument::Sklearn => Format::Sklearn,
+        ExportFormatArgument::Safetensors => Format::Safetensors,
+        ExportFormatArgument::Npz => Format::Npz,
+        ExportFormatArgument::Onnx => Format::Onnx,
+        ExportFormatArgument::Sklearn => Format::Sklearn,
     };
     write_public(&arguments.out, &published.bytes(format))?;
     // A replaced key publishes nothing more, so it has no such number.
@@ -202,6 +241,8 @@ fn export(arguments: &ExportArguments) -> Result<()> {
         "file": arguments.out,
         "sigma": published.sigma,
         "security": published.security,
+        "accuracy": published.accuracy,
+        "table": spent,
         "numbers_left": left,
         "rows": published.rows,
     });
@@ -216,17 +257,22 @@ fn export(arguments: &ExportArguments) -> Result<()> {
         ];
         let steps: Vec<&str> = steps.into_iter().flatten().collect();
         let carried = match arguments.format {
-            FormatArgument::Onnx => "the graph does this",
+            ExportFormatArgument::Onnx => "the graph does this",
             _ => "the file says this under rows, impute or scale, and its user must do it",
         };
         eprintln!("note: before the weights apply, {}: {carried}", steps.join("; "));
     }
     let text = format!(
         "{}: may be published. Each weight has noise of deviation {:.1e}, which hides the secret key (advantage at \
-         most 2^-{}); {}",
+         most 2^-{}); {}{}",
         arguments.out.display(),
         published.sigma,
         published.security,
+        published.accuracy.map_or_else(String::new, |accuracy| format!(
+            "it is right on {:.2} % of the validation rows, the private model on {:.2} %; ",
+            100.0 * accuracy.published,
+            100.0 * accuracy.private
+        )),
         left.map_or_else(
             || "these numbers were published before".to_owned(),
             |left| format!("{left} more numbers may be published under this key")

@@ -3,23 +3,30 @@
 use crate::args::data::{Data, Read, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::preparation::PreparationArguments;
+use crate::args::row_form;
 use crate::args::table::TableArguments;
 use crate::args::weights::{ChosenWeights, WeightArguments};
 use crate::ui::format::{bytes, seconds, security};
 use crate::ui::output::print;
 use crate::ui::progress;
 use crate::{Error, Result};
+use hetal_circuits::clear::OpKind;
 use hetal_ckks::Params;
-use hetal_client::Layout;
 use hetal_client::data::tables::Report;
 use hetal_client::data::{PreparationReport, validation_rows};
 use hetal_client::layout::{LayoutShape, resident_key_bytes, server_bytes};
+use hetal_client::row_form::USUAL_UPLINK;
 use hetal_client::training::Defaults;
+use hetal_client::{Layout, RowForm};
 use hetal_experiments::cost_model::CpuCostModel;
+use hetal_learn::plan::CostModel;
 use hetal_learn::{Agreement, AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Seconds of a lift on a GPU, as servers with one tell their clients.
+const GPU_LIFT_SECONDS: f64 = 0.0125;
 
 /// Arguments of `hetal plan`: files as for `hetal train`, or numbers of rows.
 #[derive(clap::Args, Debug)]
@@ -70,6 +77,9 @@ pub struct Arguments {
     /// Hyper-parameters to request.
     #[command(flatten)]
     pub wishes: HyperParameterArguments,
+    /// The rate of the line to the server, in Mbit/s (by default 100).
+    #[arg(long, value_name = "MBIT_S", value_parser = row_form::rate)]
+    pub uplink: Option<f64>,
     /// The parameter set.
     #[arg(long, default_value = "full")]
     pub set: String,
@@ -175,13 +185,18 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let machine = CpuCostModel::measure(&arguments.set)?;
     spinner.finish_and_clear();
     let prepared = (pieces + validation) * layout.version_bytes();
-    let rows = pieces * layout.batch_bytes() + validation * layout.feature_bytes();
+    let all = |whole: u64, features: u64| pieces * whole + validation * features;
+    let in_form = |form| all(layout.row_bytes(form, true), layout.row_bytes(form, false));
+    let (rows, coefficients) = (in_form(RowForm::Slots), in_form(RowForm::Coefficients));
+    let lifts = all(layout.row_vectors(true).len() as u64, layout.row_vectors(false).len() as u64);
+    let uplink = arguments.uplink.unwrap_or(USUAL_UPLINK);
+    let sending = |bytes: u64| bytes as f64 * 8e-6 / uplink;
     let iteration = plan.seconds_per_iteration(&machine);
     let logits = plan.seconds_of_validation(&machine);
     let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + v);
     // By the union bound, a training fails at most as often as all its bootstraps together.
     let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
-    let value = json!({
+    let mut value = json!({
         "set": params.name(),
         "security": security(&params),
         "security_bits": params.security().bits(),
@@ -199,8 +214,7 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "keys": keys.len(),
         "key_bytes": layout.key_bytes(&keys)?,
         "upload_bytes": rows,
-        "upload_bytes_unseeded": rows + pieces * (layout.unseeded_batch_bytes() - layout.batch_bytes())
-            + validation * (layout.unseeded_feature_bytes() - layout.feature_bytes()),
+        "upload_bytes_unseeded": all(layout.unseeded_row_bytes(true), layout.unseeded_row_bytes(false)),
         "download_bytes_per_epoch": validation * layout.logit_bytes(),
         // The weights of the last epochs, whichever of them is the best.
         "download_bytes_at_the_end": layout.weight_bytes() * (agreement.patience + 1).min(agreement.max_epochs) as u64,
@@ -220,11 +234,19 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "alpha": agreement.alpha,
         "max_epochs": agreement.max_epochs,
     });
+    value["upload_bytes_coefficients"] = coefficients.into();
+    value["uplink_mbit_s"] = uplink.into();
+    value["upload_seconds"] = sending(rows).into();
+    value["upload_seconds_coefficients"] = sending(coefficients).into();
+    value["lifts"] = lifts.into();
+    value["lift_seconds_gpu"] = (lifts as f64 * GPU_LIFT_SECONDS).into();
+    value["lift_seconds_here"] = machine.seconds(OpKind::Lift, 0).map(|seconds| lifts as f64 * seconds).into();
     Ok((value, data))
 }
 
 fn text(plan: &Value) -> String {
     let number = |name: &str| plan[name].as_u64().unwrap_or(0);
+    let float = |name: &str| plan[name].as_f64().unwrap_or(f64::NAN);
     let size = |name: &str| bytes(number(name));
     let time = |name: &str| match plan[name].as_f64() {
         Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
@@ -236,11 +258,12 @@ fn text(plan: &Value) -> String {
          {} {batches} of {} rows; parameter set {} ({})\n\
          \n\
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
+         rows in            slots: {} at {} Mbit/s; coefficients: {}, {}, and {} lifts: {} on a GPU, {}\n\
          received           {} an epoch, {} at the end\n\
          disk of the owner  {}\n\
          server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
-         an epoch           {}; at most {} epochs, rate {}\n\
+         an epoch           {}; at most {} epochs, rate {}, L2 (alpha) {}\n\
          a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
          softmax            error at most {:.1e}",
         number("rows"),
@@ -256,6 +279,13 @@ fn text(plan: &Value) -> String {
         number("keys"),
         size("upload_bytes"),
         size("upload_bytes_unseeded"),
+        seconds(float("upload_seconds")),
+        float("uplink_mbit_s"),
+        size("upload_bytes_coefficients"),
+        seconds(float("upload_seconds_coefficients")),
+        number("lifts"),
+        seconds(float("lift_seconds_gpu")),
+        time("lift_seconds_here"),
         size("download_bytes_per_epoch"),
         size("download_bytes_at_the_end"),
         size("owner_disk_bytes"),
@@ -268,6 +298,7 @@ fn text(plan: &Value) -> String {
         time("seconds_per_epoch_here"),
         number("max_epochs"),
         plan["rate"],
+        plan["alpha"],
         plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         plan["bootstrap_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         number("bootstraps_at_most"),

@@ -2,10 +2,11 @@
 
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
-use crate::args::connection::Connection;
+use crate::args::connection::ConnectionArguments;
 use crate::args::data::labels;
 use crate::args::inputs::{self, Asked, Inputs};
 use crate::args::passphrase::PassphraseSource;
+use crate::args::row_form::RowFormArguments;
 use crate::ui::output::{print, write_private};
 use crate::ui::progress::TrainingProgress;
 use hetal_client::data::class_numbers;
@@ -49,7 +50,10 @@ pub struct Arguments {
     pub remote: bool,
     /// The server.
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArguments,
+    /// The form of the rows that are sent.
+    #[command(flatten)]
+    pub row_form: RowFormArguments,
     /// The source of the passphrase of a locked model and of its secret key.
     #[command(flatten)]
     pub passphrase: PassphraseSource,
@@ -91,7 +95,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         let remote = arguments.connection.connect(&mut project)?;
         let mut progress = TrainingProgress::new();
-        predict::remote::logits(&mut project, &remote, &model, &rows.features, &mut |step| progress.show(step))?
+        let wish = arguments.row_form.wish();
+        predict::remote::logits(&mut project, &remote, &model, &rows.features, wish, &mut |step| progress.show(step))?
     } else {
         model.logits(&rows.features)?
     };

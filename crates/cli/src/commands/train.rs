@@ -1,10 +1,11 @@
 //! `hetal train`: trains a classifier on a server that cannot read the rows.
 
 use crate::args::PROJECT_FOLDER;
-use crate::args::connection::Connection;
+use crate::args::connection::ConnectionArguments;
 use crate::args::data::{Data, Read, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::passphrase::LockArguments;
+use crate::args::row_form::RowFormArguments;
 use crate::ui::format::{bytes, ordinal, seconds, security, warn_if_insecure};
 use crate::ui::interrupt::explain_interrupt;
 use crate::ui::output::print;
@@ -12,10 +13,9 @@ use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::model::Provenance;
-use hetal_client::training::{Defaults, IterationTime, Options, Trained, TrainingRun, shown_loss};
+use hetal_client::training::{Defaults, Options, Trained, TrainingRun, shown_loss, wishes_text};
 use hetal_client::{Model, Project, keys};
 use hetal_extract_api::Manifest;
-use hetal_learn::Wishes;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -28,13 +28,16 @@ pub struct Arguments {
     pub dir: PathBuf,
     /// The server.
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionArguments,
     /// The rows.
     #[command(flatten)]
     pub data: Data,
     /// Hyper-parameters to request.
     #[command(flatten)]
     pub wishes: HyperParameterArguments,
+    /// The form of the encrypted rows.
+    #[command(flatten)]
+    pub row_form: RowFormArguments,
     /// The name of the training and its model. The server sees it as the label of the job.
     #[arg(long, default_value = "model")]
     pub name: String,
@@ -52,8 +55,12 @@ pub struct Arguments {
     /// balanced weights do. Figures of the validation are those before.
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     pub prior: f64,
-    /// Do not repeat the training without encryption for comparison (the model cannot be exported).
+    /// Repeat the training without encryption on this machine and compare: a server that computed
+    /// something else is found. The machine does the work that the server did, on plain numbers.
     #[arg(long)]
+    pub verify: bool,
+    /// Deprecated: this is the default.
+    #[arg(long, conflicts_with = "verify")]
     pub no_check: bool,
     /// The parameter set of a new project: full, unless you test. Sets whose names begin with
     /// insecure- give NO SECURITY.
@@ -83,11 +90,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = Options::new(&arguments.name);
     let defaults = Defaults::new(&task);
     options.wishes = defaults.fill(&arguments.wishes.wishes(), task.training.rows(), Some(remote.offer()));
-    eprintln!("{}", hyper_parameter_text(&options.wishes));
-    options.check = !arguments.no_check;
+    eprintln!("{}", wishes_text(&options.wishes));
+    options.verify = arguments.verify;
+    if arguments.no_check {
+        eprintln!("note: --no-check is deprecated: without --verify nothing is compared");
+    }
+    options.row_form = arguments.row_form.wish();
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
     options.prior = arguments.prior;
+    options.command = Some(command_line());
     options.extraction = manifest.as_ref().map(manifest_value).transpose()?;
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
@@ -102,17 +114,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     value["weights"] = weights.value();
     print(arguments.json, &value, &text(&trained, &params, &arguments.dir));
     Ok(())
-}
-
-/// The hyper-parameters that are asked for, as text.
-fn hyper_parameter_text(wishes: &Wishes) -> String {
-    let shown = |value: Option<String>| value.unwrap_or_else(|| "of the server".to_owned());
-    format!(
-        "hyper-parameters: batch {}, rate {}, at most {} epochs",
-        shown(wishes.batch.map(|x| x.to_string())),
-        shown(wishes.rate.map(|x| x.to_string())),
-        shown(wishes.max_epochs.map(|x| x.to_string()))
-    )
 }
 
 /// The manifest of the features, in the form that a model file stores.
@@ -131,6 +132,7 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
         "private": ["validation_loss", "reference_difference_bound", "twin_relative_difference"],
         "model": trained.model.name,
         "model_path": trained.path,
+        "report_path": trained.report,
         "classes": trained.model.classes,
         "features": trained.model.features(),
         "validation_accuracy": training.validation_accuracy,
@@ -158,8 +160,7 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
 
 /// Mean seconds of an iteration, as measured by the client.
 pub fn per_iteration(trained: &Trained) -> Option<f64> {
-    let IterationTime { seconds, count } = trained.seconds.iterations;
-    (count > 0).then(|| seconds / count as f64)
+    trained.seconds.iterations.mean()
 }
 
 /// The result of a training as text.
@@ -177,28 +178,22 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
         if training.validated_on_training_rows { "accuracy on the training rows" } else { "validation accuracy" },
         100.0 * training.validation_accuracy
     );
-    if !trained.converged() {
-        text += &format!(
-            "the loss was still falling when the training ended: try --epochs {}{}\n",
-            2 * training.max_epochs,
-            training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate))
-        );
-    }
+    text += &trained.unconverged().map_or_else(String::new, |advice| format!("{advice}\n"));
     text += &about_training(&trained.model);
     // The difference decides, its bound is shown.
-    text += &match trained.difference.zip(trained.difference_bound()) {
-        Some((d, bound)) if d < 0.01 => {
+    text += &match trained.matches_reference().zip(trained.difference_bound()) {
+        Some((true, bound)) => {
             format!("matches the plaintext reference (relative difference at most {bound:.1e})\n")
         }
-        Some((_, bound)) => format!(
+        Some((false, bound)) => format!(
             "WARNING: differs from the plaintext reference (relative difference up to {bound:.1e}): do not trust this server\n"
         ),
         None if training.rate.is_none() => {
             "not compared with the plaintext reference: the server hides its learning rate, which is needed to compute it. \
-             The noise of the model is unknown, so it cannot be exported\n"
+             The noise of the model cannot be estimated, so it cannot be exported\n"
                 .to_owned()
         }
-        None => "not compared with the plaintext reference (--no-check), so the model cannot be exported\n".to_owned(),
+        None => "not compared with the same training without encryption (--verify does)\n".to_owned(),
     };
     text += &format!(
         "sent: keys {}, rows {}; took {}\n",
@@ -206,6 +201,14 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
         bytes(trained.sent.rows),
         seconds(trained.seconds.all)
     );
+    text += &match &trained.report {
+        Some(page) => format!("report: {} (private, open it in a browser)\n", page.display()),
+        None => format!(
+            "report: not written, because a passphrase locks this project: hetal report{} {}\n",
+            dir_argument(dir),
+            trained.model.name
+        ),
+    };
     text + &format!(
         "saved: {} (private; `hetal model export` writes a model that may be published)\n\
          next: hetal predict{} {} --model {}\n",
@@ -235,6 +238,12 @@ fn dir_argument(dir: &Path) -> String {
         true => String::new(),
         false => format!(" --dir {}", shell_word(&dir.display().to_string())),
     }
+}
+
+/// The command as it was given, for a shell.
+pub fn command_line() -> String {
+    let words: Vec<String> = std::env::args_os().map(|word| shell_word(&word.to_string_lossy())).collect();
+    words.join(" ")
 }
 
 /// A word as a shell reads it.

@@ -1,18 +1,18 @@
 //! Progress on standard error: bars on a terminal, lines elsewhere.
 
 use crate::ui::format::bytes;
+use crate::ui::live::LiveView;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round, shown_loss};
 pub use hetal_experiments::report::progress::{bar, spinner};
 use hetal_learn::Verdict;
-use indicatif::ProgressBar;
 use std::io::IsTerminal;
 
 /// Shows the progress of a training.
 pub struct TrainingProgress {
-    terminal: bool,
+    /// None where lines are printed instead.
+    view: Option<LiveView>,
     stage: String,
-    bar: Option<ProgressBar>,
 }
 
 impl Default for TrainingProgress {
@@ -24,8 +24,8 @@ impl Default for TrainingProgress {
 impl TrainingProgress {
     /// Progress on standard error; standard output is for results.
     pub fn new() -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self { terminal, stage: String::new(), bar: None }
+        let view = std::io::stderr().is_terminal().then(LiveView::new);
+        Self { view, stage: String::new() }
     }
 
     /// Shows an event.
@@ -36,10 +36,10 @@ impl TrainingProgress {
             ProgressEvent::Stranded(names) => names.iter().for_each(|name| self.line(&stranded(name))),
             ProgressEvent::Encrypting { done, total } => self.bar("encrypting rows", done as u64, total as u64),
             ProgressEvent::SendingKeys { sent, total } => {
-                self.bar(&format!("sending keys ({})", bytes(total)), sent >> 20, total >> 20)
+                self.transfer(&format!("sending keys ({})", bytes(total)), sent, total)
             }
             ProgressEvent::SendingRows { sent, total } => {
-                self.bar(&format!("sending rows ({})", bytes(total)), sent >> 20, total >> 20)
+                self.transfer(&format!("sending rows ({})", bytes(total)), sent, total)
             }
             ProgressEvent::Queued => self.line("waiting in the server's queue"),
             ProgressEvent::Started(engine) => self.line(&format!("the server computes on {engine}")),
@@ -86,6 +86,14 @@ impl TrainingProgress {
             self.line(&format!("round {number}: not what an honest server sends; verdict: {verdict}"));
             return;
         }
+        if let Some(view) = &mut self.view
+            && round.accepted
+        {
+            view.check(number, round);
+            if round.verdict == Verdict::Continue {
+                return;
+            }
+        }
         self.line(&format!(
             "round {number}: validation loss {:.3}, accuracy {:.2} %; verdict: {verdict}",
             shown_loss(round.loss),
@@ -95,33 +103,39 @@ impl TrainingProgress {
 
     /// Prints a permanent line.
     pub fn line(&mut self, text: &str) {
-        self.clear();
-        eprintln!("{text}");
+        self.stage.clear();
+        match &mut self.view {
+            Some(view) => {
+                view.clear();
+                view.line(text);
+            }
+            None => eprintln!("{text}"),
+        }
     }
 
     fn bar(&mut self, name: &str, done: u64, all: u64) {
-        if self.stage != name {
-            self.clear();
-            self.stage = name.to_owned();
-            if self.terminal {
-                let bar = bar(all);
-                bar.set_message(name.to_owned());
-                self.bar = Some(bar);
-            } else {
-                eprintln!("{name}");
-            }
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_length(all);
-            bar.set_position(done);
-        }
+        self.step(name, done, all, false);
     }
 
-    fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
+    fn transfer(&mut self, name: &str, done: u64, all: u64) {
+        self.step(name, done, all, true);
+    }
+
+    fn step(&mut self, name: &str, done: u64, all: u64, is_bytes: bool) {
+        let is_new = self.stage != name;
+        if is_new {
+            name.clone_into(&mut self.stage);
         }
-        self.stage.clear();
+        match &mut self.view {
+            Some(view) => {
+                if is_new {
+                    view.begin(name, all, is_bytes);
+                }
+                view.set(done, all);
+            }
+            None if is_new => eprintln!("{name}"),
+            None => {}
+        }
     }
 }
 
@@ -148,6 +162,8 @@ pub fn stranded(name: &str) -> String {
 
 impl Drop for TrainingProgress {
     fn drop(&mut self) {
-        self.clear();
+        if let Some(view) = &mut self.view {
+            view.end();
+        }
     }
 }

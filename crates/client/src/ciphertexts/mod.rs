@@ -4,4 +4,5 @@ mod outputs;
 pub(crate) mod row_blobs;
 
 pub(crate) use outputs::Outputs;
+pub use row_blobs::written_row_bytes;
 pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter, Rows};

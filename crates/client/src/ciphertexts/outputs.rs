@@ -14,6 +14,9 @@ const MAX_RANGE_MULTIPLE: f64 = 1000.0;
 /// A training in a smaller range can leave the domain of the softmax, and its logits are then
 /// anything. The client's judge widens the range.
 const WIDE_RANGE: f64 = 128.0;
+/// Slots of a classifier that hold no weight stay zero up to noise, which is below 1e-5. An alarm,
+/// not a bound: what a server adds to the weights themselves does not show here.
+const UNUSED_ALARM: f64 = 1e-3;
 
 /// The outputs of one job.
 pub(crate) struct Outputs<'a> {
@@ -69,6 +72,10 @@ impl Outputs<'_> {
         let parts = self.read(self.layout.level_plan().weights(), path)?;
         let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
+        let unused = packing::largest_unused(self.layout.geometry(), &slots);
+        if unused.is_nan() || unused > UNUSED_ALARM {
+            return Err(Error::hostile("weights with values in slots that hold none"));
+        }
         // The size of the blob was checked, so the number of parts is right.
         let mut weights = packing::unpack_weights(self.layout.geometry(), &slots)?;
         centre_over_classes(&mut weights);

@@ -7,7 +7,7 @@ use crate::rpc::{BlobDigest, BlobName, RowBlob};
 use crate::{Error, Owner, Result, rpc};
 use hetal_ckks::Complex64;
 use hetal_durable::NewFile;
-use hetal_learn::{LabelledMatrix, packing};
+use hetal_learn::{LabelledMatrix, RowForm, RowVector, packing};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -44,6 +44,9 @@ pub(crate) struct RowBlobWriter<'a> {
     pub owner: &'a Owner,
     pub layout: &'a Layout,
     pub folder: &'a Path,
+    pub form: RowForm,
+    /// The length that the longest training row was scaled to.
+    pub row_norm: f64,
 }
 
 /// Rows to encrypt.
@@ -63,26 +66,19 @@ impl RowBlobWriter<'_> {
     pub fn write(&self, of: Rows<'_>, rows: Range<usize>, file: String) -> Result<RowBlobFile> {
         let Rows { set, with_labels, weights } = of;
         let weights = weights.map(|weights| &weights[rows.clone()]);
-        let Self { owner, layout, folder } = self;
-        let (geometry, level_plan) = (layout.geometry(), layout.level_plan());
-        let blocks = packing::features(geometry, &set.features().slice(rows.clone()))?;
-        let mut vectors: Vec<(Vec<Complex64>, usize)> =
-            blocks.into_iter().map(|block| (block, level_plan.fresh_features())).collect();
+        let geometry = self.layout.geometry();
+        let mut vectors = packing::features(geometry, &set.features().slice(rows.clone()))?;
         if with_labels {
-            let labels = packing::weighted_labels(geometry, &set.labels()[rows.clone()], weights)?;
-            vectors.push((labels, level_plan.labels()));
+            vectors.push(packing::weighted_labels(geometry, &set.labels()[rows.clone()], weights)?);
         }
         if let Some(weights) = weights {
-            vectors.push((packing::row_weights(geometry, weights)?, level_plan.row_weights()));
+            vectors.push(packing::row_weights(geometry, weights)?);
         }
-        let codec = owner.codec();
-        let encrypt = |(values, level): &(Vec<Complex64>, usize)| -> Result<Vec<u8>> {
-            let ciphertext = owner.encrypt_seeded(values, *level)?;
-            Ok(codec.encode(&ciphertext).map_err(hetal_ckks::Error::from)?)
-        };
+        let vectors: Vec<_> = self.layout.row_vectors(with_labels).into_iter().zip(vectors).collect();
+        let encrypt = |(vector, values): &(RowVector, Vec<Complex64>)| self.encrypt(*vector, values);
         let ciphertexts: Vec<Vec<u8>> = vectors.par_iter().map(encrypt).collect::<Result<_>>()?;
         let mut hasher = blake3::Hasher::new();
-        let path = folder.join(&file);
+        let path = self.folder.join(&file);
         let mut write = || {
             let mut out = NewFile::create(&path)?;
             for bytes in &ciphertexts {
@@ -95,6 +91,42 @@ impl RowBlobWriter<'_> {
         let bytes = ciphertexts.iter().map(|b| b.len() as u64).sum();
         Ok(RowBlobFile { file, blob: hasher.finalize().to_hex().to_string(), bytes, rows: rows.len() })
     }
+
+    /// The bytes of one encrypted vector.
+    fn encrypt(&self, vector: RowVector, values: &[Complex64]) -> Result<Vec<u8>> {
+        let (owner, codec, plan) = (self.owner, self.owner.codec(), self.layout.level_plan());
+        let bytes = match self.form {
+            RowForm::Slots => codec.encode(&owner.encrypt_seeded(values, vector.level(plan))?),
+            RowForm::Coefficients => {
+                let log_bound = vector.log_bound(plan, self.row_norm);
+                codec.encode(&owner.encrypt_rounded(values, log_bound, vector.lift_form())?)
+            }
+        };
+        Ok(bytes.map_err(hetal_ckks::Error::from)?)
+    }
+}
+
+/// Encrypts training and validation rows in a form and counts the bytes of their files, for
+/// measurements. The files are written one at a time below `folder` and removed.
+pub fn written_row_bytes(
+    owner: &Owner,
+    layout: &Layout,
+    (form, row_norm): (RowForm, f64),
+    (training, validation): (&LabelledMatrix, &LabelledMatrix),
+    folder: &Path,
+) -> Result<u64> {
+    let writer = RowBlobWriter { owner, layout, folder, form, row_norm };
+    let of = |set, with_labels| Rows { set, with_labels, weights: None };
+    let pieces = layout.pieces(training.rows()).into_iter().map(|rows| (of(training, true), rows));
+    let others = ranges(validation.rows(), layout.geometry().rows()).into_iter();
+    let mut bytes = 0;
+    for (set, rows) in pieces.chain(others.map(|rows| (of(validation, false), rows))) {
+        let written = writer.write(set, rows, "measured.ct".to_owned())?;
+        let path = path(folder, &written)?;
+        bytes += path.metadata().map_err(|e| io_error("reading", &path, &e))?.len();
+        crate::project::remove_if_there(&path)?;
+    }
+    Ok(bytes)
 }
 
 /// Splits `rows` rows into ranges of at most `batch` rows.

@@ -1,8 +1,11 @@
 //! Encryption, decryption and key generation with the secret key.
 
 use crate::{Error, Result};
+use hetal_circuits::bootstrap::lift;
 use hetal_ckks::bytes::{Codec, KeySetWriter};
-use hetal_ckks::{Ciphertext, Complex64, Evaluator, KeyId, Params, SeededCiphertext, SwitchingKey};
+use hetal_ckks::{
+    Ciphertext, Complex64, Evaluator, KeyId, LiftForm, Params, RoundedCiphertext, SeededCiphertext, SwitchingKey,
+};
 use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, Passphrase, Private, SecretKey};
 use hetal_ring::sampler::{OsSeeds, Seed, SeedSource};
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
@@ -150,6 +153,14 @@ impl Owner {
         Ok(self.encryptor.encrypt_seeded(&self.secret, &plain, &mut SharedSeeds(&self.seeds)))
     }
 
+    /// Encrypts a full vector in coefficient form, for a lift with the bound `2^log_bound`.
+    pub fn encrypt_rounded(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<RoundedCiphertext> {
+        let coefficients =
+            lift::coefficients(&self.params, values, log_bound, form).map_err(hetal_learn::Error::from)?;
+        let seeds = &mut SharedSeeds(&self.seeds);
+        Ok(self.encryptor.encrypt_rounded(&self.secret, &coefficients, (log_bound, form), seeds)?)
+    }
+
     /// Encrypts a full vector with a number of limbs and a scale.
     pub fn encrypt(
         &self,
@@ -160,6 +171,14 @@ impl Owner {
     ) -> Result<Ciphertext<Poly>> {
         let plain = evaluator.encode(values, scale, Basis { q: limbs, p: 0 })?;
         Ok(self.encryptor.encrypt(&self.secret, &plain, &mut SharedSeeds(&self.seeds)))
+    }
+
+    /// Decrypts a vector in coefficient form, as a server would lift it.
+    pub fn decrypt_rounded(&self, rounded: &RoundedCiphertext) -> Result<Private<Vec<Complex64>>> {
+        let ct = rounded.expand(&self.params, &*self.ring);
+        let coefficients = self.decryptor.decrypt_coefficients(&self.secret, &ct)?;
+        let values = lift::values(&self.params, coefficients.peek(), rounded.log_bound, rounded.form);
+        Ok(Private::new(values.map_err(hetal_learn::Error::from)?))
     }
 
     /// Decrypts a ciphertext. The result is private: publish it only through

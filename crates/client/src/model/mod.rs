@@ -1,6 +1,7 @@
 //! The model file: a decrypted classifier and its provenance.
 
 pub mod export;
+mod history;
 
 use crate::data::WeightError;
 use crate::{Error, Result, TrainingData, project};
@@ -11,6 +12,8 @@ use hetal_tables::LabelType;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::Path;
+
+pub use history::TrainingHistory;
 
 const FORMAT: &str = "hetal-model";
 /// Since version 2 the normalisation has scales of columns, and a preparation of rows that earlier
@@ -35,8 +38,8 @@ pub struct Model {
     pub bias: Vec<f64>,
     /// The normalisation of the features in training.
     pub normalisation: Normalisation,
-    /// A bound on the noise of each decrypted weight: four times the largest difference to the
-    /// plaintext reference, or `None` without a reference.
+    /// Four times the largest difference of a decrypted weight to the plaintext reference, rounded
+    /// up to a power of two, or `None` without a reference. It bounds the noise of each weight.
     pub noise: Option<f64>,
     /// How it was trained.
     pub training: Provenance,
@@ -53,6 +56,9 @@ pub struct Model {
     /// What was subtracted from the biases, if anything was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<Prior>,
+    /// What an export needs of the training. Models of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<TrainingHistory>,
 }
 
 /// Logarithms of class shares that were subtracted from the biases of a model.
@@ -172,6 +178,7 @@ impl Model {
             columns: None,
             class_type: None,
             prior: None,
+            history: None,
         })
     }
 
@@ -197,16 +204,28 @@ impl Model {
     pub fn open(path: &Path, passphrase: Option<&Passphrase>) -> Result<Self> {
         let model: Self =
             project::read_private(path, passphrase)?.ok_or_else(|| Error::NoModel { path: path.to_owned() })?;
-        if !(1..=VERSION).contains(&model.version) {
-            return Err(Error::NewerFile { path: path.to_owned(), found: model.version, known: VERSION });
+        model.checked(path)
+    }
+
+    /// The text of a model file without a lock. It is private.
+    pub fn to_text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| damaged(Path::new(&self.name), error.to_string()))
+    }
+
+    /// Reads the text of a model file. `path` says in errors where it is from.
+    pub fn from_text(text: &str, path: &Path) -> Result<Self> {
+        let model: Self = serde_json::from_str(text).map_err(|error| damaged(path, error.to_string()))?;
+        model.checked(path)
+    }
+
+    fn checked(self, path: &Path) -> Result<Self> {
+        if !(1..=VERSION).contains(&self.version) {
+            return Err(Error::NewerFile { path: path.to_owned(), found: self.version, known: VERSION });
         }
-        if !model.is_whole() {
-            return Err(Error::Damaged {
-                path: path.to_owned(),
-                reason: "its format, classes, weights and biases do not match".to_owned(),
-            });
+        match self.is_whole() {
+            true => Ok(self),
+            false => Err(damaged(path, "its format, classes, weights and biases do not match".to_owned())),
         }
-        Ok(model)
     }
 
     /// Returns whether format, classes, weights and biases match.
@@ -249,6 +268,10 @@ impl Model {
         require_finite(&self.normalisation.filled(features))?;
         Ok(reference::logits(&self.normalisation.prepared(features), &self.matrix())?)
     }
+}
+
+fn damaged(path: &Path, reason: String) -> Error {
+    Error::Damaged { path: path.to_owned(), reason }
 }
 
 /// Refuses features that are not finite. The error names the first one, counted as in files.
@@ -323,6 +346,9 @@ pub(crate) mod tests {
             use std::os::unix::fs::PermissionsExt;
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+        let text = model.to_text().unwrap();
+        assert_eq!(Model::from_text(&text, &path).unwrap(), model);
+        assert!(matches!(Model::from_text(&text[1..], &path), Err(Error::Damaged { .. })));
         let mut broken = model.clone();
         broken.bias.pop();
         broken.save(&path, None).unwrap();

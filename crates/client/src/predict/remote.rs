@@ -7,8 +7,8 @@ use crate::layout::LayoutShape;
 use crate::model::require_finite;
 use crate::rpc::{BlobDigest, BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
 use crate::training::{self, ProgressEvent};
-use crate::{Error, Layout, Model, Owner, Project, Result, keys, project, rpc};
-use hetal_learn::{LabelledMatrix, Matrix, normalisation};
+use crate::{Error, Layout, Model, Owner, Project, Result, RowFormWish, keys, project, rpc};
+use hetal_learn::{LabelledMatrix, Matrix, RowForm, normalisation};
 use hetal_wire::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -17,7 +17,8 @@ use std::path::PathBuf;
 /// The most rows that an error names.
 const MAX_NAMED_ROWS: usize = 10;
 
-/// Computes logits of rows with the encrypted weights that a training left on the server.
+/// Computes logits of rows with the encrypted weights that a training left on the server. The rows
+/// are sent in the form that `wish` and the server's offer give.
 ///
 /// Rows that are too long for the circuit are classified on this machine, which is reported. If
 /// all are, that is an error.
@@ -26,6 +27,7 @@ pub fn logits(
     remote: &Remote,
     model: &Model,
     features: &Matrix,
+    wish: RowFormWish,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<Matrix> {
     if features.columns() != model.features() {
@@ -34,13 +36,13 @@ pub fn logits(
     require_finite(&model.normalisation.filled(features))?;
     let outliers = outliers(model, features)?;
     if outliers.is_empty() {
-        return sent_logits(project, remote, model, features, report);
+        return sent_logits(project, remote, model, features, wish, report);
     }
     let rows = outliers.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
     report(ProgressEvent::Outliers { rows, count: outliers.len(), guard: normalisation::GUARD });
     let sent: Vec<usize> = (0..features.rows()).filter(|row| outliers.binary_search(row).is_err()).collect();
     let fitting = Matrix::from_fn(sent.len(), features.columns(), |row, column| features[(sent[row], column)]);
-    let answers = sent_logits(project, remote, model, &fitting, report)?;
+    let answers = sent_logits(project, remote, model, &fitting, wish, report)?;
     let mut logits = model.logits(features)?;
     for (row, &place) in sent.iter().enumerate() {
         (0..answers.columns()).for_each(|class| logits[(place, class)] = answers[(row, class)]);
@@ -54,6 +56,7 @@ fn sent_logits(
     remote: &Remote,
     model: &Model,
     features: &Matrix,
+    wish: RowFormWish,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<Matrix> {
     let owner = keys::existing_owner(project)?;
@@ -71,13 +74,14 @@ fn sent_logits(
         weighted: training.weighted,
     };
     let layout = Layout::new(keys::params(project)?, shape)?;
+    let form = wish.choose(remote.offer(), &layout, project.settings().uplink)?;
     let job = parse_job(model)?;
     require_job(remote, model, job)?;
     send_keys(project, remote, &training.job, report)?;
     let request = random_name()?;
     let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
     let (folder, _lock) = locked_folder(project, &leftovers.label)?;
-    let mut query = Query { remote, owner, layout, model, request, folder, leftovers, job: None };
+    let mut query = Query { remote, owner, layout, model, request, folder, form, leftovers, job: None };
     let logits = query.ask(features, report);
     let is_there = !matches!(
         logits,
@@ -211,6 +215,7 @@ struct Query<'a> {
     model: &'a Model,
     request: [u8; 16],
     folder: PathBuf,
+    form: RowForm,
     leftovers: QueryLeftovers,
     job: Option<JobId>,
 }
@@ -222,7 +227,9 @@ impl Query<'_> {
         let rows = normalised.rows();
         let set = LabelledMatrix::new(normalised, vec![0; rows], self.model.classes.len())?;
         let ranges = row_blobs::ranges(rows, self.layout.geometry().rows());
-        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let row_norm = self.model.normalisation.row_norm();
+        let Self { owner, layout, folder, form, .. } = &*self;
+        let writer = RowBlobWriter { owner, layout, folder, form: *form, row_norm };
         let mut row_blobs = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
             report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
@@ -239,7 +246,8 @@ impl Query<'_> {
         let queries = row_blobs.iter().map(RowBlobFile::reference).collect::<Result<_>>()?;
         let training = &self.model.training;
         let job = parse_job(self.model)?;
-        let wish = ClassificationRequest { job, weights: parse_blob_name(&training.weights)?, queries };
+        let wish =
+            ClassificationRequest { job, weights: parse_blob_name(&training.weights)?, queries, form: self.form };
         let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);
         let outputs = self.wait(&job, report)?;

@@ -6,6 +6,7 @@
 //!     keys-SHAPE.hetal the key sets for servers, one for each layout
 //!     jobs/NAME/       one training: job.json and the row blobs
 //!     models/NAME.json a decrypted classifier (mode 0600)
+//!     reports/NAME.*   the record of a training, and its page (mode 0600)
 //!     old/             replaced secret keys and their release budgets
 //! ```
 
@@ -19,7 +20,9 @@ pub use home::FolderIdentity;
 pub(crate) use lock::lock;
 pub use retired::RetiredKey;
 pub use settings::{KeySet, OpenJob, ReleaseBudget, Rotation, ServerSettings, Settings};
-pub(crate) use state_files::{checked_name, io_error, read, read_private, remove_if_there, write, write_private};
+pub(crate) use state_files::{
+    checked_name, io_error, read, read_private, remove_if_there, write, write_bytes, write_private,
+};
 
 use crate::{Cancellation, Error, Result};
 use hetal_keys::Passphrase;
@@ -215,6 +218,13 @@ impl Project {
         }
         names.sort();
         Ok(names)
+    }
+
+    /// The path of a training's record (`json`) or of its page (`html`).
+    pub(crate) fn report(&self, name: &str, extension: &str) -> Result<PathBuf> {
+        let folder = self.root.join("reports");
+        make_private_folder(&folder)?;
+        Ok(folder.join(format!("{}.{extension}", checked_name(name)?)))
     }
 
     /// The path of a model file.

@@ -40,6 +40,9 @@ pub struct Settings {
     /// The folder that the release budget of the secret key belongs to.
     #[serde(default)]
     pub home: Option<FolderIdentity>,
+    /// The rate of the last long upload, in Mbit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<f64>,
 }
 
 impl Settings {
@@ -55,6 +58,7 @@ impl Settings {
             rotation: None,
             jobs: Vec::new(),
             home: None,
+            uplink: None,
         }
     }
 

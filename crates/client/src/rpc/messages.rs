@@ -2,9 +2,9 @@
 
 use super::{BlobName, Error, JobId, Result};
 use crate::sanitize::sanitize_foreign_text;
-use hetal_learn::Wishes;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
+use hetal_learn::{RowForm, Wishes};
 use hetal_wire::{JobState, v1};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -44,6 +44,10 @@ pub struct Offer {
     pub defaults: HyperParameters,
     /// The limits of the server.
     pub bounds: ServerLimits,
+    /// The forms of rows it accepts.
+    pub row_forms: Vec<RowForm>,
+    /// Seconds of one lift there, about.
+    pub lift_seconds: f64,
 }
 
 /// A parameter set that a server accepts.
@@ -110,6 +114,11 @@ impl Offer {
                 (&*set.id).try_into().map_err(|_| Error::protocol("the id of a parameter set is not 32 bytes long"))?;
             Ok(ParameterSetInfo { name: sanitize_foreign_text(&set.name), id })
         };
+        // Forms that this program does not know are none it could choose.
+        let row_forms = message.row_forms().filter_map(row_form).collect();
+        if message.lift_seconds.is_nan() || message.lift_seconds < 0.0 {
+            return Err(Error::protocol(format!("it sent {} seconds of a lift", message.lift_seconds)));
+        }
         let bounds = message.bounds.ok_or_else(|| Error::protocol("it sent an offer without bounds"))?;
         Ok(Self {
             program: sanitize_foreign_text(&message.program),
@@ -125,12 +134,30 @@ impl Offer {
                 rate: bounds.rate_least.zip(bounds.rate_most),
                 alpha: bounds.alpha_least.zip(bounds.alpha_most),
             },
+            row_forms,
+            lift_seconds: message.lift_seconds,
         })
     }
 
     /// Returns whether the server accepts a parameter set.
     pub fn accepts(&self, id: &[u8; 32]) -> bool {
         self.sets.iter().any(|set| set.id == *id)
+    }
+}
+
+/// A form of rows in an offer.
+fn row_form(message: v1::RowForm) -> Option<RowForm> {
+    match message {
+        v1::RowForm::Unspecified => None,
+        v1::RowForm::Slots => Some(RowForm::Slots),
+        v1::RowForm::Coefficients => Some(RowForm::Coefficients),
+    }
+}
+
+fn row_form_message(form: RowForm) -> i32 {
+    match form {
+        RowForm::Slots => v1::RowForm::Slots.into(),
+        RowForm::Coefficients => v1::RowForm::Coefficients.into(),
     }
 }
 
@@ -201,6 +228,8 @@ pub struct TrainingRequest {
     pub wishes: Wishes,
     /// Whether rows have weights. Then the training rows are [`BlobKind::WeightedBatch`].
     pub weighted: bool,
+    /// The form of all rows.
+    pub form: RowForm,
 }
 
 impl TrainingRequest {
@@ -227,6 +256,7 @@ impl TrainingRequest {
                 alpha: self.wishes.alpha,
             }),
             weighted: self.weighted,
+            form: row_form_message(self.form),
         }
     }
 }
@@ -240,6 +270,8 @@ pub struct ClassificationRequest {
     pub weights: BlobName,
     /// The queries ([`BlobKind::Features`]).
     pub queries: Vec<RowBlob>,
+    /// Their form.
+    pub form: RowForm,
 }
 
 impl ClassificationRequest {
@@ -248,6 +280,7 @@ impl ClassificationRequest {
             job: self.job.to_vec().into(),
             weights: self.weights.to_vec().into(),
             queries: self.queries.iter().map(|b| b.to_message()).collect(),
+            form: row_form_message(self.form),
         }
     }
 }

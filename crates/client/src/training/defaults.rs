@@ -34,8 +34,7 @@ pub struct Defaults {
     pub batch: usize,
     /// The learning rate, a power of two.
     pub rate: f64,
-    /// The factor of `|W|^2 / 2` in the loss, a power of two or 0. [`Defaults::fill`] does not ask
-    /// for it, because wishes have no L2 yet.
+    /// The factor of `|W|^2 / 2` in the loss, a power of two or 0.
     pub alpha: f64,
     /// The most epochs.
     pub max_epochs: usize,
@@ -62,18 +61,37 @@ impl Defaults {
         let within = |value: usize, (least, most): (usize, usize)| value.clamp(least, most.max(least));
         let batch = wishes.batch.unwrap_or_else(|| bounds.map_or(self.batch, |b| within(self.batch, b.batch)));
         let max_epochs = epochs(rows, batch);
-        // A hidden learning rate stays the server's choice.
-        let rate = match bounds.map(|b| b.rate) {
-            None => Some(self.rate),
-            Some(rates) => rates.map(|(least, most)| self.rate.clamp(least, most.max(least))),
+        // What a server hides stays its choice.
+        let shown = |value: f64, bounds: Option<Option<(f64, f64)>>| match bounds {
+            None => Some(value),
+            Some(bounds) => bounds.map(|(least, most)| value.clamp(least, most.max(least))),
         };
+        let rate = wishes.rate.or(shown(self.rate, bounds.map(|b| b.rate)));
+        let within_rate = |rate: f64| self.alpha.min(power_of_two_below(MOST_DECAY / rate));
+        let alpha = rate.filter(|rate| *rate > 0.0).and_then(|rate| shown(within_rate(rate), bounds.map(|b| b.alpha)));
         Wishes {
             batch: Some(batch),
-            rate: wishes.rate.or(rate),
+            rate,
+            alpha: wishes.alpha.or(alpha),
             max_epochs: wishes.max_epochs.or(Some(bounds.map_or(max_epochs, |b| within(max_epochs, (1, b.epochs))))),
             ..wishes.clone()
         }
     }
+}
+
+/// The hyper-parameters that are asked for, as text.
+pub fn wishes_text(wishes: &Wishes) -> String {
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "of the server".to_owned());
+    format!(
+        "hyper-parameters: batch {}, rate {}, L2 (alpha) {}, at most {} epochs",
+        shown(wishes.batch.map(|x| x.to_string())),
+        shown(wishes.rate.map(|x| x.to_string())),
+        match wishes.alpha {
+            Some(0.0) => "none".to_owned(),
+            alpha => shown(alpha.map(|x| x.to_string())),
+        },
+        shown(wishes.max_epochs.map(|x| x.to_string()))
+    )
 }
 
 /// Whether early stopping is not enough. For features of networks it is, and L2 would cost two
@@ -149,6 +167,38 @@ mod tests {
         assert_eq!((filled.batch, filled.max_epochs), (Some(64), Some(20)));
         assert!((0.5..=1.0).contains(&filled.rate.unwrap()));
         let hiding = Offer { bounds: ServerLimits { rate: None, ..bounds }, ..offer };
-        assert_eq!(defaults.fill(&Wishes::default(), rows, Some(&hiding)).rate, None);
+        let filled = defaults.fill(&Wishes::default(), rows, Some(&hiding));
+        assert_eq!((filled.rate, filled.alpha), (None, None));
+    }
+
+    /// The L2 of the defaults is asked for, within what the learning rate and the server allow.
+    #[test]
+    fn l2_is_asked_for() {
+        let data = data(140, 5);
+        let (defaults, rows) = (Defaults::new(&data), data.training.rows());
+        assert!(defaults.alpha > 0.0, "{defaults:?}");
+        let asked = |wishes: Wishes, offer: Option<&Offer>| defaults.fill(&wishes, rows, offer).alpha;
+        assert_eq!(asked(Wishes::default(), None), Some(defaults.alpha));
+        for alpha in [0.0, 0.3] {
+            assert_eq!(asked(Wishes { alpha: Some(alpha), ..Wishes::default() }, None), Some(alpha));
+        }
+        let fast = Wishes { rate: Some(1024.0), ..Wishes::default() };
+        assert_eq!(asked(fast, None), Some(MOST_DECAY / 1024.0));
+        let offering = |alpha| {
+            let bounds = ServerLimits {
+                batch: (1, 512),
+                epochs: 200,
+                rate: Some((1e-4, 8.0)),
+                alpha,
+                ..ServerLimits::default()
+            };
+            Offer { bounds, ..Offer::default() }
+        };
+        assert_eq!(asked(Wishes::default(), Some(&offering(Some((0.0, 1e-9))))), Some(1e-9));
+        // A server that hides its L2, or knows none, is not asked.
+        assert_eq!(asked(Wishes::default(), Some(&offering(None))), None);
+        let text = |wishes: Wishes| wishes_text(&defaults.fill(&wishes, rows, None));
+        assert!(text(Wishes::default()).contains(&format!("L2 (alpha) {},", defaults.alpha)));
+        assert!(text(Wishes { alpha: Some(0.0), ..Wishes::default() }).contains("L2 (alpha) none,"));
     }
 }

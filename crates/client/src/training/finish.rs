@@ -2,17 +2,21 @@
 //! against the validated logits, compared with the plaintext reference, and saved as a model.
 
 use super::judged::{BEST, BestEpoch};
+use super::progress::shown_difference;
 use super::record::JobRecord;
 use super::reference_check;
 use super::{ProgressEvent, Round, Trained, TrainingRun};
-use crate::model::{Prior, Provenance};
+use crate::ciphertexts::RowBlobFile;
+use crate::model::{Prior, Provenance, TrainingHistory};
 use crate::project::remove_if_there;
+use crate::report::{self, FinishedTraining};
 use crate::rpc::{JobInfo, Output};
 use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
 use hetal_learn::reference::logits;
 use hetal_learn::{Judge, Matrix};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 /// The logits of the decrypted weights may differ from the decrypted logits by this.
 const ABSOLUTE_TOLERANCE: f64 = 0.02;
@@ -46,7 +50,7 @@ impl TrainingRun<'_> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_epoch).ok_or(Error::NothingLearned)?;
         let validated = self.validated(job, outputs, &record.rounds, best, &self.best);
-        let (output, weights, round) = self.record_fault(validated)?;
+        let (output, weights, round, logits) = self.record_fault(validated)?;
         let reference = self.reference(&record, best, report)?;
         let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
         let training = self.provenance(job, &record, &output, best, round);
@@ -60,8 +64,13 @@ impl TrainingRun<'_> {
         if let Some(prior) = Prior::new(self.options.prior, self.data)? {
             model.subtract(prior);
         }
+        model.history = Some(self.history(&record));
         let place = self.project.model(&self.options.name)?;
         model.save(&place, self.project.passphrase())?;
+        let relative = difference.zip(reference.as_ref()).map(|(d, reference)| d / reference.max_magnitude());
+        let bound = relative.zip(reference.as_ref()).map(|(relative, to)| shown_difference(relative, to));
+        let page = self.write_report(&model, &place, &logits, (relative, bound), outputs.len())?;
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).end();
         (0..outputs.len()).try_for_each(|k| remove_if_there(&self.weights_file(k)))?;
         remove_if_there(&self.folder.join(BEST))?;
         self.record.finished = true;
@@ -69,9 +78,10 @@ impl TrainingRun<'_> {
         self.project.close_job(&job.id.to_string())?;
         let keys = self.key_set()?;
         Ok(Trained {
-            difference: difference.zip(reference.as_ref()).map(|(d, reference)| d / reference.max_magnitude()),
+            difference: relative,
             model,
             path: place,
+            report: page,
             rounds: record.rounds,
             reference,
             key_bytes: keys.bytes,
@@ -91,7 +101,7 @@ impl TrainingRun<'_> {
         rounds: &[Round],
         best: usize,
         judged: &BestEpoch,
-    ) -> Result<(Output, Matrix, Round)> {
+    ) -> Result<(Output, Matrix, Round, Matrix)> {
         let index = outputs
             .iter()
             .position(|output| output.epoch == best)
@@ -104,11 +114,48 @@ impl TrainingRun<'_> {
         // This comparison also fails for NaN.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;
         if judged.epoch == best && judged.logits.iter().zip(logits.values()).all(same) {
-            return Ok((outputs[index], weights, round));
+            // Those that were judged, if all of them were kept: the report has the same accuracy.
+            let shape = (logits.rows(), logits.columns());
+            let judged = Matrix::new(shape.0, shape.1, judged.logits.to_vec()).unwrap_or(logits);
+            return Ok((outputs[index], weights, round, judged));
         }
         Err(Error::hostile(
             "weights other than those that were validated: they give other logits for the validation rows",
         ))
+    }
+
+    /// Writes the record of the training and its page. Returns the path of the page.
+    fn write_report(
+        &mut self,
+        model: &Model,
+        place: &Path,
+        logits: &Matrix,
+        (difference, difference_bound): (Option<f64>, Option<f64>),
+        epochs: usize,
+    ) -> Result<Option<PathBuf>> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).file().clone();
+        let keys = self.key_set()?;
+        let job = self.record.job.as_ref().ok_or(Error::Interrupted)?;
+        let bytes = |blobs: &[RowBlobFile]| blobs.iter().map(|blob| blob.bytes).sum();
+        let record = FinishedTraining {
+            model,
+            model_path: place.to_owned(),
+            data: self.data,
+            layout: &self.layout,
+            terms: &job.terms,
+            rounds: &job.rounds,
+            logits,
+            difference,
+            difference_bound,
+            seconds_per_iteration: self.record.seconds.iterations.mean(),
+            keys: &keys,
+            row_bytes: [bytes(&self.record.batches), bytes(&self.record.validation)],
+            sent: [self.record.sent.keys, self.record.sent.rows],
+            received: [self.record.validation.len(), epochs],
+            live: &live,
+        }
+        .record()?;
+        report::save(self.project, &record, self.lock.as_ref())
     }
 
     fn reference(
@@ -117,7 +164,7 @@ impl TrainingRun<'_> {
         best: usize,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Option<Matrix>> {
-        if !self.options.check {
+        if !self.options.verify {
             return Ok(None);
         }
         let terms = &record.terms;
@@ -126,6 +173,18 @@ impl TrainingRun<'_> {
         report(ProgressEvent::Checking);
         let terms = reference_check::ReferenceConfig { batch: terms.batch, rate, lowering, momentum, seed, alpha };
         reference_check::train(self.data, &terms, &record.rounds, best)
+    }
+
+    /// What an export of the model will need.
+    fn history(&self, record: &JobRecord) -> TrainingHistory {
+        TrainingHistory {
+            terms: record.terms.clone(),
+            verdicts: record.rounds.iter().map(|round| round.verdict).collect(),
+            batches: self.record.batches.clone(),
+            validation: self.record.validation.clone(),
+            labels: self.data.validation.labels().to_vec(),
+            weighted: self.data.is_weighted(),
+        }
     }
 
     fn provenance(

@@ -44,7 +44,7 @@ struct JudgedRounds<'a> {
 
 /// The content of a file that is read. Earlier versions wrote only the last two fields.
 #[derive(Deserialize)]
-struct StoredRounds {
+pub(super) struct StoredRounds {
     #[serde(default)]
     request: Option<String>,
     #[serde(default)]
@@ -52,7 +52,7 @@ struct StoredRounds {
     #[serde(default)]
     judge: Option<Judge>,
     #[serde(default)]
-    rounds: Vec<Round>,
+    pub rounds: Vec<Round>,
     #[serde(default)]
     fault: Option<String>,
     epoch: usize,
@@ -60,7 +60,7 @@ struct StoredRounds {
 }
 
 impl StoredRounds {
-    fn is_of(&self, job: &JobRecord) -> bool {
+    pub fn is_of(&self, job: &JobRecord) -> bool {
         self.request.as_ref() == Some(&job.request) && self.job == job.id
     }
 }

@@ -11,9 +11,11 @@
 //! abandoned                   jobs whose record was lost
 //! follow                      events as they arrive, and a verdict for every round
 //! judged                      judged rounds and the logits of the best epoch: the private file
+//! live                        what it does just now, and the seconds of its phases
 //! finish                      weights, checked against validated logits and plaintext reference
 //! delete                      removes a job and its uploads from a server
 //! reference_check             the same training without encryption
+//! unfinished                  trainings that have not ended, for those who watch them
 //! progress                    progress events and results
 //! ```
 
@@ -24,17 +26,20 @@ mod finish;
 mod follow;
 mod hyper_parameters;
 mod judged;
+pub(crate) mod live;
 mod options;
 mod progress;
 mod record;
 pub mod reference_check;
 mod send;
+mod unfinished;
 
-pub use defaults::Defaults;
+pub use defaults::{Defaults, wishes_text};
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
 pub use options::Options;
 pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained, shown_loss};
+pub use unfinished::{files_of_unfinished, record_of_unfinished, unfinished};
 
 use crate::ciphertexts::RowBlobFile;
 use crate::ciphertexts::row_blobs::parse_blob_name;
@@ -42,14 +47,16 @@ use crate::keys::random_name;
 use crate::model::Prior;
 use crate::project::{self, KeySet, OpenJob};
 use crate::rpc::{JobId, JobInfo, JobState, Remote};
-use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, rpc};
+use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, report, rpc};
 use hetal_keys::locked_file::FileLock;
 use hetal_keys::secret_file;
 use hetal_learn::Judge;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestEpoch;
+use live::Live;
 use record::{JobRecord, TrainingRecord};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The most epochs that are repeated with a lower rate or a wider range.
@@ -68,6 +75,7 @@ pub struct TrainingRun<'a> {
     /// Locks the private file, if there is a passphrase. Its key is derived before the first round.
     lock: Option<FileLock>,
     began: Instant,
+    live: Arc<Mutex<Live>>,
 }
 
 impl<'a> TrainingRun<'a> {
@@ -94,8 +102,20 @@ impl<'a> TrainingRun<'a> {
         if before.as_ref().is_some_and(|record| going_on && !options.replace && record.is_of_another_version()) {
             return Err(Error::OldTraining { name: options.name.clone() });
         }
+        let live = match going_on && !options.replace {
+            true => Live::resume(&folder),
+            false => None,
+        };
+        let live = live.unwrap_or_else(|| {
+            let (shape, preparation) = (report::shape(data), report::preparation(data, options.prior));
+            Live::begin(&folder, options.command.clone(), shape, preparation)
+        });
+        let live = Arc::new(Mutex::new(live));
+        let report = &mut followed(&live, report);
         let retire = must_retire_keys(project, options, before.as_ref());
-        let same = before.as_ref().is_some_and(|record| !retire && record.matches(data, &layout, &wishes));
+        let same = before
+            .as_ref()
+            .is_some_and(|record| !retire && record.matches(data, &layout, &wishes, options.row_form.form));
         if going_on && !same && !options.replace {
             return Err(Error::OtherTraining { name: options.name.clone() });
         }
@@ -120,15 +140,18 @@ impl<'a> TrainingRun<'a> {
             Some(record) if same && fitting(&record) => resumed(project, remote, data, options, record, &folder)?,
             before => {
                 discard(project, remote, options, before.as_ref(), &folder, report)?;
+                let measured = project.settings().uplink;
+                let form = options.row_form.choose(remote.offer(), &layout, measured)?;
                 let cancellation = project.cancellation();
                 let mut record =
-                    TrainingRecord::begin(&owner, &layout, data, &keys, wishes, &folder, cancellation, report)?;
+                    TrainingRecord::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancellation, report)?;
                 record.fresh_keys = options.fresh_keys;
                 (record, BestEpoch::none(data))
             }
         };
         let lock = project.passphrase().map(FileLock::new).transpose()?;
-        let mut training = Self { project, remote, data, options, layout, owner, folder, record, best, lock, began };
+        let mut training =
+            Self { project, remote, data, options, layout, owner, folder, record, best, lock, began, live };
         if training.record.job.as_ref().is_some_and(|job| job.judged > 0) {
             // An earlier version had the rounds in the record, which does not keep them.
             training.save_judged()?;
@@ -146,6 +169,8 @@ impl<'a> TrainingRun<'a> {
     /// Uploads what the server does not have, follows the job, judges its epochs and decrypts the
     /// result.
     pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
+        let live = self.live.clone();
+        let report = &mut followed(&live, report);
         self.send(report)?;
         let job = self.job(report)?;
         let start = Instant::now();
@@ -193,6 +218,7 @@ impl<'a> TrainingRun<'a> {
             validation: self.record.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
             wishes: self.record.wishes.clone(),
             weighted: self.data.is_weighted(),
+            form: self.record.form,
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
         let record = self.job_record()?;
@@ -264,6 +290,18 @@ impl<'a> TrainingRun<'a> {
         self.save()?;
         self.close_job(ended.as_deref())?;
         Err(Error::Hostile { what })
+    }
+}
+
+/// Events that are recorded before they are reported.
+fn followed<'a>(
+    live: &Arc<Mutex<Live>>,
+    report: &'a mut (dyn FnMut(ProgressEvent) + Send),
+) -> impl FnMut(ProgressEvent) + Send + use<'a> {
+    let live = live.clone();
+    move |event| {
+        live.lock().unwrap_or_else(PoisonError::into_inner).observe(&event);
+        report(event);
     }
 }
 
@@ -385,8 +423,9 @@ pub fn name_of_same(
     prefix: &str,
 ) -> Result<Option<String>> {
     let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
-    let is_same =
-        |(name, record): &(String, TrainingRecord)| name.starts_with(prefix) && record.matches(data, &layout, &wishes);
+    let is_same = |(name, record): &(String, TrainingRecord)| {
+        name.starts_with(prefix) && record.matches(data, &layout, &wishes, options.row_form.form)
+    };
     Ok(records(project).into_iter().find(is_same).map(|(name, _)| name))
 }
 

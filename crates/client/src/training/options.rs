@@ -1,6 +1,6 @@
 //! Options of a training.
 
-use crate::rpc;
+use crate::{RowFormWish, rpc};
 use hetal_learn::Wishes;
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ pub struct Options {
     pub name: String,
     /// The hyper-parameters to ask the server for.
     pub wishes: Wishes,
-    /// Whether to compare the result with the plaintext reference.
-    pub check: bool,
+    /// The form of the encrypted rows.
+    pub row_form: RowFormWish,
+    /// Whether to repeat the training without encryption and compare the result.
+    pub verify: bool,
     /// Whether an existing model or training of this name may be replaced.
     pub replace: bool,
     /// Whether to use new keys instead of keys that were used before.
@@ -25,6 +27,8 @@ pub struct Options {
     /// The share of the logarithm of each class's prior that is subtracted from its bias, from 0 to
     /// 1. Rare classes are then predicted more often.
     pub prior: f64,
+    /// The command that starts the training, for its report.
+    pub command: Option<String>,
     /// The manifest of the feature extraction, which is stored in the model file.
     pub extraction: Option<serde_json::Value>,
 }
@@ -35,12 +39,14 @@ impl Options {
         Self {
             name: name.to_owned(),
             wishes: Wishes::default(),
-            check: true,
+            row_form: RowFormWish::default(),
+            verify: false,
             replace: false,
             fresh_keys: false,
             verdict_delay: rpc::VERDICT_DELAY,
             leave_resting: false,
             prior: 0.0,
+            command: None,
             extraction: None,
         }
     }

@@ -121,6 +121,13 @@ pub struct IterationTime {
     pub count: u64,
 }
 
+impl IterationTime {
+    /// Mean seconds of an iteration, if any was observed.
+    pub fn mean(self) -> Option<f64> {
+        (self.count > 0).then(|| self.seconds / self.count as f64)
+    }
+}
+
 impl From<(f64, u64)> for IterationTime {
     fn from((seconds, count): (f64, u64)) -> Self {
         Self { seconds, count }
@@ -155,12 +162,17 @@ impl From<SentBytes> for (u64, u64) {
     }
 }
 
+/// Weights that differ by more from the plaintext reference were not trained honestly.
+const MOST_DIFFERENCE: f64 = 0.01;
+
 /// The result of a training.
 pub struct Trained {
     /// The classifier.
     pub model: Model,
     /// The path of its model file.
     pub path: PathBuf,
+    /// The path of the page that reports on it; none if a passphrase locks the project.
+    pub report: Option<PathBuf>,
     /// All judged rounds.
     pub rounds: Vec<Round>,
     /// The weights of the plaintext reference for normalised features, unless the server hides
@@ -187,6 +199,21 @@ impl Trained {
         self.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop)
     }
 
+    /// What to try if the training ended before its loss had converged.
+    pub fn unconverged(&self) -> Option<String> {
+        let training = &self.model.training;
+        let rate = training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate));
+        (!self.converged()).then(|| {
+            let epochs = 2 * training.max_epochs;
+            format!("the loss was still falling when the training ended: try --epochs {epochs}{rate}")
+        })
+    }
+
+    /// Whether the weights are those of an honest training: `None` without a plaintext reference.
+    pub fn matches_reference(&self) -> Option<bool> {
+        self.difference.map(|difference| difference < MOST_DIFFERENCE)
+    }
+
     /// A bound on the difference to the plaintext reference that may be shown.
     ///
     /// The difference is the noise of a decryption, which depends on the secret key. A release
@@ -195,9 +222,14 @@ impl Trained {
     /// nothing beyond `B`.
     pub fn difference_bound(&self) -> Option<f64> {
         let (difference, reference) = self.difference.zip(self.reference.as_ref())?;
-        let largest = reference.max_magnitude();
-        Some(noise_bound(difference * largest) / 4.0 / largest)
+        Some(shown_difference(difference, reference))
     }
+}
+
+/// [`Trained::difference_bound`] of a relative difference.
+pub(super) fn shown_difference(difference: f64, reference: &Matrix) -> f64 {
+    let largest = reference.max_magnitude();
+    noise_bound(difference * largest) / 4.0 / largest
 }
 
 /// A loss with the digits that are shown.

@@ -2,6 +2,7 @@
 
 use super::hyper_parameters::expected_hyper_parameters;
 use super::judged::BEST;
+use super::live::LIVE;
 use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter, Rows, row_blobs};
 use crate::keys::hex;
@@ -10,7 +11,7 @@ use crate::project::{KeySet, io_error, remove_if_there};
 use crate::rpc::{HyperParameters, JobInfo, Remote};
 use crate::{Cancellation, Error, Layout, Owner, Project, Result, TrainingData};
 use hetal_learn::judge::wider;
-use hetal_learn::{Judge, Verdict, Wishes};
+use hetal_learn::{Judge, RowForm, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
@@ -36,6 +37,9 @@ pub(super) struct TrainingRecord {
     /// Whether new keys were created for it.
     #[serde(default)]
     pub fresh_keys: bool,
+    /// The form of the rows.
+    #[serde(default)]
+    pub form: RowForm,
     pub finished: bool,
 }
 
@@ -116,6 +120,7 @@ impl TrainingRecord {
         data: &TrainingData,
         keys: &KeySet,
         wishes: Wishes,
+        form: RowForm,
         folder: &Path,
         cancellation: &Cancellation,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
@@ -124,7 +129,7 @@ impl TrainingRecord {
         let training = layout.pieces(data.training.rows());
         let validation = row_blobs::ranges(data.validation.rows(), layout.geometry().rows());
         let all = training.len() + validation.len();
-        let writer = RowBlobWriter { owner, layout, folder };
+        let writer = RowBlobWriter { owner, layout, folder, form, row_norm: data.normalisation.row_norm() };
         let mut done = 0;
         let mut encrypt = |of: Rows<'_>, rows, name: &str| -> Result<RowBlobFile> {
             cancellation.check()?;
@@ -150,14 +155,16 @@ impl TrainingRecord {
             sent: SentBytes::default(),
             seconds: Seconds { encrypting: start.elapsed().as_secs_f64(), ..Seconds::default() },
             fresh_keys: false,
+            form,
             finished: false,
         })
     }
 
-    /// Returns whether the record has these rows, this layout and these wishes, whatever its keys
-    /// are.
-    pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes) -> bool {
+    /// Returns whether the record has these rows, this layout, these wishes and this form if one is
+    /// wished for, whatever its keys are.
+    pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes, form: Option<RowForm>) -> bool {
         self.version == VERSION
+            && form.is_none_or(|form| form == self.form)
             && self.layout == layout.key()
             && self.wishes == *wishes
             && self.fingerprint == data.fingerprint()
@@ -237,8 +244,8 @@ pub(super) fn discard(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).map_err(|e| io_error("reading", folder, &e))? {
         let path = entry.map_err(|e| io_error("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Row blobs, logits and weights, complete or not, and the judged rounds.
-        if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
+        // Row blobs, logits and weights, complete or not, the judged rounds, the progress.
+        if name == BEST || name == LIVE || name.ends_with(".ct") || name.ends_with(".ct.part") {
             remove_if_there(&path)?;
         }
     }

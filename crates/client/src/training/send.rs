@@ -14,6 +14,9 @@ use crate::rpc::{self, BlobDigest, BlobKind};
 use crate::{Error, Result, keys};
 use std::time::Instant;
 
+/// An upload of so many bytes tells the rate of the line.
+const MEASURED_BYTES: u64 = 16 << 20;
+
 /// The index of a row blob in the record of a training.
 #[derive(Clone, Copy)]
 enum RowBlobIndex {
@@ -24,7 +27,7 @@ enum RowBlobIndex {
 impl TrainingRun<'_> {
     /// Uploads what the server does not have.
     pub(super) fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
-        let start = Instant::now();
+        let (start, sent_before) = (Instant::now(), self.record.sent);
         self.send_keys(report)?;
         let total = self.record.row_bytes();
         let mut before = 0;
@@ -42,7 +45,13 @@ impl TrainingRun<'_> {
             self.record.sent.rows += sent;
             before += self.row_blob(index).bytes;
         }
-        self.record.seconds.sending += start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
+        self.record.seconds.sending += seconds;
+        let sent = self.record.sent.keys + self.record.sent.rows - sent_before.keys - sent_before.rows;
+        if sent >= MEASURED_BYTES {
+            let rate = sent as f64 * 8e-6 / seconds.max(1e-3);
+            self.project.update(|settings| settings.uplink = Some(rate))?;
+        }
         self.save()
     }
 
@@ -81,7 +90,13 @@ impl TrainingRun<'_> {
         let rows = rows.ok_or_else(|| Error::Protocol { what: format!("{} has other rows", known.file) })?;
         let file = known.file.clone();
         self.leave_job()?;
-        let writer = RowBlobWriter { owner: &self.owner, layout: &self.layout, folder: &self.folder };
+        let writer = RowBlobWriter {
+            owner: &self.owner,
+            layout: &self.layout,
+            folder: &self.folder,
+            form: self.record.form,
+            row_norm: self.data.normalisation.row_norm(),
+        };
         let written = writer.write(of, rows, file)?;
         match index {
             RowBlobIndex::Batch(k) => self.record.batches[k] = written,

@@ -401,6 +401,8 @@ impl Hetal for Handler {
             sets: vec![v1::ParameterSet { id: params.id().to_vec().into(), name: params.name().to_owned() }],
             defaults: Some(defaults()),
             bounds: Some(v1::Bounds::default()),
+            row_forms: vec![v1::RowForm::Slots.into(), v1::RowForm::Coefficients.into()],
+            lift_seconds: 3.0,
         }))
     }
 

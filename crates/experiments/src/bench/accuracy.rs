@@ -165,6 +165,7 @@ impl OperationErrors {
             operation: deviation(self.rotation.max(self.multiplication)),
             bootstrap: BootstrapNoise::of(set)?.typical,
             seed: 1,
+            ..Noise::default()
         })
     }
 }

@@ -101,6 +101,7 @@ fn report_ours(arguments: &Arguments) -> Result<Value> {
     let experiment = |resident| Iterations { setup: &setup, params: &params, arguments, resident };
     let engine_run = EngineRun { arguments, params: &params, setup: &setup, validation_pieces: 0 };
     let results = engine_run.run(experiment, &mut report)?;
+    setup.rows_sent.report(&mut report);
     count_operations(&setup, &params, &mut report)?;
     report["refreshes"] = results.refreshes.into();
     report["seconds_per_iteration"] = results.timing.wall.into();

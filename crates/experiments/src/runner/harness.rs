@@ -3,7 +3,7 @@
 use super::engine::DeviceBackend;
 use super::local_owner::LocalOwner;
 use crate::Result;
-use hetal_circuits::{Clear, Complex64, Encrypted, Engine};
+use hetal_circuits::{Clear, Complex64, Encrypted, Engine, LiftForm};
 use hetal_ckks::Evaluator;
 use hetal_cuda::KernelTime;
 use hetal_ring::RnsRing;
@@ -11,6 +11,9 @@ use rayon::prelude::*;
 
 /// The ciphertext type of a harness.
 pub type HarnessCiphertext<H> = <<H as Harness>::Engine as Engine>::Ciphertext;
+
+/// The type of vectors in coefficient form of a harness.
+pub type HarnessUnlifted<H> = <<H as Harness>::Engine as Engine>::Unlifted;
 
 /// Client and server of an experiment in one process.
 pub trait Harness: Sync {
@@ -22,6 +25,9 @@ pub trait Harness: Sync {
 
     /// Encrypts a vector at a level.
     fn encrypt(&self, values: &[Complex64], level: usize) -> Result<HarnessCiphertext<Self>>;
+
+    /// Encrypts a vector in coefficient form.
+    fn encrypt_unlifted(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<HarnessUnlifted<Self>>;
 
     /// Decrypts a ciphertext.
     fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>>;
@@ -66,6 +72,10 @@ impl Harness for ClearHarness {
         Ok(self.engine.fresh(values, level)?)
     }
 
+    fn encrypt_unlifted(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<HarnessUnlifted<Self>> {
+        Ok(self.engine.fresh_unlifted(values, log_bound, form)?)
+    }
+
     fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>> {
         Ok(self.engine.values(ct).to_vec())
     }
@@ -102,6 +112,10 @@ impl<B: DeviceBackend> Harness for EncryptedHarness<'_, B> {
 
     fn encrypt(&self, values: &[Complex64], level: usize) -> Result<HarnessCiphertext<Self>> {
         self.owner.encrypt_for(self.engine, &self.encoder, values, level)
+    }
+
+    fn encrypt_unlifted(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<HarnessUnlifted<Self>> {
+        Ok(self.engine.import_unlifted(&self.owner.encrypt_rounded(values, log_bound, form)?)?)
     }
 
     fn decrypt(&self, ct: &HarnessCiphertext<Self>) -> Result<Vec<Complex64>> {

@@ -6,7 +6,9 @@ use crate::report::progress;
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
-use hetal_ckks::{Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
+use hetal_ckks::{
+    Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, LiftForm, Params, RoundedCiphertext, SwitchingKey,
+};
 use hetal_ring::sampler::{OsSeeds, SeedSource};
 use hetal_ring::{Isa, PackedPoly, Poly, RnsRing};
 use std::sync::Arc;
@@ -109,6 +111,11 @@ impl LocalOwner {
     ) -> Result<LeveledCiphertext<B::Poly>> {
         let ct = self.encrypt(encoder, values, self.params.limbs(level), self.params.scale(level))?;
         Ok(engine.import(to_device(&**engine.evaluator().backend(), ct))?)
+    }
+
+    /// Encrypts one value for each slot in coefficient form.
+    pub fn encrypt_rounded(&self, values: &[Complex64], log_bound: u32, form: LiftForm) -> Result<RoundedCiphertext> {
+        Ok(self.inner.encrypt_rounded(values, log_bound, form)?)
     }
 
     /// Decrypts a ciphertext.

@@ -4,44 +4,21 @@
 //! key. An export goes through [`hetal_keys::Release`], which adds noise that hides the noise of
 //! the decryption. The noise is added once, and all formats contain the same released numbers.
 
+mod noise;
 mod onnx;
+mod release;
+mod table;
 
-use crate::project::ReleaseBudget;
-use crate::{Error, Model, Project, Result, model, project};
-use hetal_keys::{Private, Release, ReleasePolicy};
+use crate::{Model, model};
 use hetal_learn::{Matrix, Scaling};
-use hetal_ring::sampler::OsSeeds;
 use hetal_tables::{LabelType, npy, npz, safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 pub use onnx::{read_gemm, write as write_onnx};
-
-/// The models that may be published under a secret key, by default.
-pub const MODELS: u64 = 4;
-/// The bits of security of a release, by default: what it reveals raises the chances of an attack
-/// on the secret key by at most 2 to the minus this.
-pub const SECURITY: u32 = 10;
-/// The standard deviation that a release may add to a logit of the longest training row.
-const LOGIT_ERROR: f64 = 2.0;
-
-/// How many models may be published under a secret key, and at which security. The first export
-/// fixes both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReleaseLimits {
-    /// Models of the size of the first one.
-    pub models: u64,
-    /// Bits of security.
-    pub security: u32,
-}
-
-impl Default for ReleaseLimits {
-    fn default() -> Self {
-        Self { models: MODELS, security: SECURITY }
-    }
-}
+pub use release::{ExportEvent, ExportOptions, MODELS, ReleaseLimits, SECURITY, TOLERATED_LOSS, publish};
+pub use table::{ReleaseLine, ReleaseTable};
 
 /// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +54,18 @@ pub struct Published {
     /// What is done to rows before the weights apply.
     #[serde(default, skip_serializing_if = "RowPreparation::is_empty")]
     pub rows: RowPreparation,
+    /// The accuracies on the validation rows, if these were there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<ReleasedAccuracy>,
+}
+
+/// The accuracy of published numbers on validation rows, and that of the private model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleasedAccuracy {
+    /// Of the private model.
+    pub private: f64,
+    /// Of the published numbers.
+    pub published: f64,
 }
 
 /// What is done to rows before weights apply, because weights cannot express it.
@@ -103,97 +92,6 @@ impl RowPreparation {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// Publishes a model. The first call adds noise and counts the released numbers; later calls return
-/// the same numbers.
-pub fn publish(project: &mut Project, model: &Model, limits: Option<ReleaseLimits>) -> Result<(Published, PathBuf)> {
-    let path = project.model(&model.name)?.with_extension("released");
-    let source = fingerprint(model);
-    if let Some(published) = project::read::<Published>(&path)?
-        && published.source == source
-    {
-        let is_current = model.training.key_id == project.settings().key_id;
-        match project.settings().released.filter(|_| is_current) {
-            Some(state) => require_same(limits, model, state)?,
-            None => require_security(limits, model, published.security)?,
-        }
-        let rows = RowPreparation::of(model);
-        return Ok((Published { class_type: model.class_type, rows, ..published }, path));
-    }
-    // The budget belongs to one key, so a model of another key must not be counted with it.
-    if model.training.key_id.is_none() || model.training.key_id != project.settings().key_id {
-        let help = "export it in a project that has its key, or train it again";
-        return Err(Error::OtherKeyModel { model: model.name.clone(), help });
-    }
-    project.require_home()?;
-    let noise = model.noise.ok_or(Error::NoiseUnknown)?;
-    let normalised = model.normalisation.unfold(&model.matrix())?;
-    let numbers = normalised.values().len() as u64;
-    let row_norm = model.normalisation.row_norm().max(1.0);
-    let state = match project.settings().released {
-        Some(state) => state,
-        None => {
-            let ReleaseLimits { models, security } = limits.unwrap_or_default();
-            let all = models.max(1).checked_mul(numbers);
-            let numbers = all.ok_or(Error::TooManyModels { models, numbers })?;
-            ReleaseBudget { noise, numbers, security, left: numbers }
-        }
-    };
-    if noise > state.noise {
-        return Err(Error::Noisier { noise, released: state.noise });
-    }
-    let ReleaseBudget { noise, numbers: all, security, .. } = state;
-    let error = LOGIT_ERROR / row_norm;
-    let mut release = Release::new(ReleasePolicy { noise, numbers: all, security, error })?;
-    let left =
-        state.left.checked_sub(numbers).ok_or(hetal_keys::Error::Exhausted { wanted: numbers, left: state.left })?;
-    require_same(limits, model, state)?;
-    let values = release.publish(&Private::new(normalised.values().to_vec()), &mut OsSeeds)?;
-    // The budget is reduced before the numbers are written, so that a kill cannot make a release
-    // free.
-    project.update(|settings| settings.released = Some(ReleaseBudget { left, ..state }))?;
-    let folded = model.normalisation.fold(&Matrix::new(normalised.rows(), normalised.columns(), values)?)?;
-    let features = folded.columns() - 1;
-    let published = Published {
-        classes: model.classes.clone(),
-        weights: (0..folded.rows()).map(|k| folded.row(k)[..features].to_vec()).collect(),
-        bias: (0..folded.rows()).map(|k| folded[(k, features)]).collect(),
-        sigma: release.sigma(),
-        security: state.security,
-        source,
-        class_type: model.class_type,
-        rows: RowPreparation::of(model),
-    };
-    project::write(&path, &published)?;
-    Ok((published, path))
-}
-
-fn numbers_of(model: &Model) -> u64 {
-    (model.classes.len() * (model.features() + 1)) as u64
-}
-
-/// Checks that the requested limits, if any, are those of the budget.
-fn require_same(limits: Option<ReleaseLimits>, model: &Model, state: ReleaseBudget) -> Result<()> {
-    let ReleaseBudget { numbers, security, .. } = state;
-    let same = |wanted: ReleaseLimits| {
-        wanted.security == security && wanted.models.max(1).checked_mul(numbers_of(model)) == Some(numbers)
-    };
-    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers, security }) }
-}
-
-/// Checks the requested security of a model of an old key, whose number of models is unknown.
-fn require_security(limits: Option<ReleaseLimits>, model: &Model, security: u32) -> Result<()> {
-    let same = |wanted: ReleaseLimits| wanted.security == security;
-    if limits.is_none_or(same) { Ok(()) } else { Err(Error::ReleaseFixed { numbers: numbers_of(model), security }) }
-}
-
-fn fingerprint(model: &Model) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for x in model.weights.iter().flatten().chain(&model.bias) {
-        hasher.update(&x.to_le_bytes());
-    }
-    hasher.finalize().to_hex().to_string()
 }
 
 impl Published {
@@ -289,6 +187,24 @@ impl Published {
 mod tests {
     use super::*;
     use crate::model::tests::model;
+    use crate::{Error, Project};
+    use std::path::PathBuf;
+
+    /// The limits of these tests: models of 15 numbers.
+    const OPTIONS: ExportOptions =
+        ExportOptions { limits: Some(ReleaseLimits { models: 4, security: 10 }), accept_loss: false };
+
+    fn publish(
+        project: &mut Project,
+        model: &Model,
+        options: Option<ExportOptions>,
+    ) -> crate::Result<(Published, PathBuf)> {
+        let options = options.unwrap_or(match project.settings().released {
+            Some(_) => ExportOptions::default(),
+            None => OPTIONS,
+        });
+        super::publish(project, model, &options, &mut |_| {})
+    }
     use hetal_testkit::TempDir;
 
     fn published(folder: &TempDir) -> (Project, Model, Published) {
@@ -426,26 +342,26 @@ mod tests {
         assert!(difference > 0.0 && difference < 0.1, "{difference}");
         let again = publish(&mut project, &model, None).unwrap().0;
         // The first export fixed the limits: other ones are refused.
-        assert_eq!(publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0, again);
-        for (models, security) in [(MODELS, SECURITY + 1), (MODELS + 1, SECURITY)] {
-            let limits = ReleaseLimits { models, security };
+        assert_eq!(publish(&mut project, &model, Some(OPTIONS)).unwrap().0, again);
+        for (models, security) in [(4, 11), (5, 10)] {
+            let limits = ExportOptions::limited(models, security);
             let refused = publish(&mut project, &model, Some(limits));
-            assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{limits:?}");
+            assert!(matches!(refused, Err(Error::ReleaseFixed { security: 10, .. })), "{limits:?}");
         }
         assert_eq!(again, first, "a second export publishes nothing new");
         let released = project.settings().released.unwrap();
         assert_eq!((released.numbers, released.left), (60, 45));
+        let mut noisier = model.clone();
+        (noisier.noise, noisier.bias[0]) = (Some(1e-3), 0.5);
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::Noisier { .. })));
+        noisier.noise = None;
+        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::NoiseUnknown)));
         for k in 0..4 {
             let mut other = model.clone();
             (other.name, other.bias[0]) = (format!("m{k}"), k as f64);
             let result = publish(&mut project, &other, None);
             assert_eq!(result.is_ok(), k < 3, "{k}: {result:?}");
         }
-        let mut noisier = model.clone();
-        (noisier.noise, noisier.bias[0]) = (Some(1e-3), 0.5);
-        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::Noisier { .. })));
-        noisier.noise = None;
-        assert!(matches!(publish(&mut project, &noisier, None), Err(Error::NoiseUnknown)));
     }
 
     #[test]
@@ -460,7 +376,7 @@ mod tests {
         assert_eq!(project.settings().released, before);
         let mut fresh = Project::open(&folder.path().join("q"), Some("insecure-toy11")).unwrap();
         fresh.adopt_key("22".to_owned(), None).unwrap();
-        let many = publish(&mut fresh, &model, Some(ReleaseLimits { models: u64::MAX, security: 10 }));
+        let many = publish(&mut fresh, &model, Some(ExportOptions::limited(u64::MAX, 10)));
         assert!(matches!(many, Err(Error::TooManyModels { .. })), "{many:?}");
     }
 
@@ -472,13 +388,9 @@ mod tests {
         project.retire_keys().unwrap();
         project.adopt_key("33".to_owned(), None).unwrap();
         assert_eq!(publish(&mut project, &model, None).unwrap().0, first, "published numbers are not secret");
-        assert_eq!(
-            publish(&mut project, &model, Some(ReleaseLimits::default())).unwrap().0,
-            first,
-            "with the same options"
-        );
-        let refused = publish(&mut project, &model, Some(ReleaseLimits { models: MODELS, security: SECURITY + 1 }));
-        assert!(matches!(refused, Err(Error::ReleaseFixed { security: SECURITY, .. })), "{refused:?}");
+        assert_eq!(publish(&mut project, &model, Some(OPTIONS)).unwrap().0, first, "with the same options");
+        let refused = publish(&mut project, &model, Some(ExportOptions::limited(4, 11)));
+        assert!(matches!(refused, Err(Error::ReleaseFixed { security: 10, .. })), "{refused:?}");
         let mut other = model.clone();
         (other.name, other.bias[0]) = ("other".to_owned(), 0.5);
         let refused = publish(&mut project, &other, None);

@@ -5,6 +5,7 @@ use crate::runner::engine::EngineKind;
 use crate::tuning::preset;
 use crate::{Error, Result};
 use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_learn::RowForm;
 use hetal_learn::agreement::Preset;
 use std::path::PathBuf;
 
@@ -17,6 +18,24 @@ pub enum VersionsKept {
     Resident,
     /// None: they are computed again each time a batch is used.
     Remade,
+}
+
+/// The form in which rows are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EncryptedForm {
+    /// In slots.
+    Slots,
+    /// In coefficients: they are lifted before the first iteration.
+    Coefficients,
+}
+
+impl From<EncryptedForm> for RowForm {
+    fn from(form: EncryptedForm) -> Self {
+        match form {
+            EncryptedForm::Slots => Self::Slots,
+            EncryptedForm::Coefficients => Self::Coefficients,
+        }
+    }
 }
 
 /// A training circuit.
@@ -86,6 +105,9 @@ pub struct Arguments {
     /// The learning rate (by default the paper's; with --patience the best on the validation rows).
     #[arg(long)]
     pub rate: Option<f64>,
+    /// The form in which rows are encrypted.
+    #[arg(long, value_enum, default_value = "slots")]
+    pub rows_form: EncryptedForm,
     /// Which row-shifted versions of the features stay in memory.
     #[arg(long, value_enum, default_value = "auto")]
     pub versions: VersionsKept,

@@ -5,7 +5,7 @@ use super::arguments::Arguments;
 use super::data::Rows;
 use super::device_memory::EngineRun;
 use super::iterations::compare;
-use super::setup::{TrainingSetup, prepare};
+use super::setup::{RowsSent, TrainingSetup, prepare};
 use crate::Result;
 use crate::process::peak_rss_gib;
 use crate::report::progress;
@@ -150,7 +150,12 @@ impl FullTraining<'_> {
 }
 
 /// The circuit and batches of a training on normalised rows.
-fn training_setup(splits: &DataSplits, agreement: &Agreement, slots: usize) -> Result<TrainingSetup> {
+fn training_setup(
+    splits: &DataSplits,
+    agreement: &Agreement,
+    slots: usize,
+    rows_sent: RowsSent,
+) -> Result<TrainingSetup> {
     let (classes, features) = (splits.train.classes(), splits.train.features().columns());
     let ranges = splits.train.batches(agreement.batch)?;
     Ok(TrainingSetup {
@@ -159,6 +164,7 @@ fn training_setup(splits: &DataSplits, agreement: &Agreement, slots: usize) -> R
         level_plan: LevelPlan::lowest(),
         constants: Constants::built_in(classes, agreement.range)?,
         rate: agreement.rate,
+        rows_sent,
         batches: ranges.into_iter().map(|r| Rows::of(&splits.train, r)).collect(),
         test: Some(Rows::of(&splits.test, 0..splits.test.rows())),
     })
@@ -167,7 +173,7 @@ fn training_setup(splits: &DataSplits, agreement: &Agreement, slots: usize) -> R
 /// Trains our circuit on plain numbers, with simulated errors of encryption.
 pub fn train_with_noise(splits: &DataSplits, agreement: &Agreement, noise: Noise, set: &str) -> Result<TrainingResult> {
     let params = Params::named(set)?;
-    let setup = training_setup(splits, agreement, params.slots())?;
+    let setup = training_setup(splits, agreement, params.slots(), RowsSent::default())?;
     let harness = ClearHarness::new(Clear::with_noise(params.slots(), params.top_level(), noise));
     let training = FullTraining { setup: &setup, params: &params, splits, agreement, resident: setup.pieces() };
     Ok(training.run(&harness)?.result)
@@ -182,7 +188,7 @@ pub fn train_on(
     agreement: &Agreement,
 ) -> Result<TrainingResult> {
     let params = Params::named(set)?;
-    let setup = training_setup(splits, agreement, params.slots())?;
+    let setup = training_setup(splits, agreement, params.slots(), RowsSent::default())?;
     let training = FullTraining { setup: &setup, params: &params, splits, agreement, resident: setup.pieces() };
     Ok(runner::run(&training, engine, set, gpu)?.result)
 }
@@ -197,7 +203,8 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
     let search = grid_search(&raw, &agreement, &row_norms, &rates)?;
     let &Trial { row_norm, rate, result: ref plain } = search.best();
     let (splits, agreement) = (raw.normalised(row_norm)?, Agreement { rate, ..agreement });
-    let setup = training_setup(&splits, &agreement, params.slots())?;
+    let setup =
+        training_setup(&splits, &agreement, params.slots(), RowsSent::new(arguments.rows_form.into(), row_norm))?;
     let mut report = json!({
         "shape": arguments.shape,
         "engine": arguments.engine.name(),
@@ -214,6 +221,7 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
     let experiment =
         |resident| FullTraining { setup: &setup, params: &params, splits: &splits, agreement: &agreement, resident };
     let training = engine_run.run(experiment, &mut report)?;
+    setup.rows_sent.report(&mut report);
     let results = results(&training, plain, &splits)?;
     if let (Some(report), Value::Object(results)) = (report.as_object_mut(), results) {
         report.extend(results);
