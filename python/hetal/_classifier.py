@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from hetal import _native
-from hetal._labels import classes_of, native_labels, python_classes, require_same_order
+from hetal._labels import class_weights, classes_of, native_labels, python_classes, require_same_order
 from hetal._passphrase import Source, reveal
 from hetal._progress import Progress
 from hetal.callbacks import Callbacks, as_list
-from hetal.errors import HetalError, InvalidInput, PrivateModelWarning
+from hetal.errors import HetalError, InvalidInput, PrivateModelWarning, UntrustedServerWarning
 
 PathOrText = Union[str, "os.PathLike[str]"]
 
@@ -75,18 +76,30 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         The name of the training and its model. The server sees it. By default a random name; the
         same rows and parameters find it again.
     learning_rate, batch_size, max_epochs, patience : optional
-        Hyper-parameters. What is not given is the server's default. ``patience`` is the number of
-        epochs without improvement before training stops.
+        Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
+        ``patience`` is the number of epochs without improvement before training stops; 3 by default.
+    alpha : float, optional
+        The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.
+        It is ``1 / (C * n_samples)`` for scikit-learn's ``C``. By default it follows from the rows;
+        0 is none.
+    scale : {"auto", "standard", "none", "unit-row", "sqrt"}, default="auto"
+        How rows are scaled before they are encrypted, as with ``hetal train --scale``. ``"auto"``
+        standardises the columns of tables, and leaves the features of pretrained networks as they
+        are, or takes their square roots if none is negative. ``coef_`` and ``predict`` are for rows
+        as they are given.
+    class_weight : dict, "balanced", optional
+        Weights of classes, as in scikit-learn. The server learns that rows have weights, and no
+        weight.
+    prior : float, default=0.0
+        Subtract this share of the logarithm of each class's share of the rows from its bias after
+        the training, from 0 to 1. Rare classes are then predicted more often; 0.5 does nearly what
+        balanced weights do.
     validation_fraction : float, optional
-        The share of the rows of each class that is set aside to judge epochs; one in eight by
-        default.
-    class_weight : None
-        Reserved: weights are refused until the client supports them.
-    alpha : None
-        Reserved for L2 regularisation: other values are refused until the client supports them.
-    verify : bool, default=True
-        Repeat the training without encryption on this machine and compare. A model that was not
-        verified cannot be exported.
+        The share of the rows of each class that is set aside to judge epochs. By default one row in
+        16, and at least 32; of fewer than 256 rows none are, and the training rows are judged.
+    verify : bool, default=False
+        Repeat the training without encryption on this machine and compare: a server that computed
+        something else is found.
     passphrase : hetal.Passphrase or callable, optional
         Locks a new secret key and its models, and unlocks them later. A callable returns the
         passphrase, for example ``getpass.getpass``.
@@ -109,7 +122,8 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        The decrypted weights, for features as they were given. Private.
+        The decrypted weights, for features as they were given (with ``scale="unit-row"`` and
+        ``"sqrt"``: for transformed rows). Private.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         The decrypted biases. Private.
     history_ : list of dict
@@ -121,9 +135,12 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         The names of the columns, if they have names.
     model_name_, project_, server_ : str
         The model's name in the project, the project folder, and where it was trained.
+    report_ : str or None
+        The HTML page that reports on the training. None if a passphrase locks the project.
     training_ : dict
-        What else is known about the training: epochs, the best one, bytes sent, seconds, the
-        difference to the plaintext reference.
+        What else is known about the training: the hyper-parameters and the scaling that were
+        chosen, epochs, the best one, bytes sent, seconds, the difference to the plaintext
+        reference.
 
     Examples
     --------
@@ -148,10 +165,12 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         batch_size: int | None = None,
         max_epochs: int | None = None,
         patience: int | None = None,
-        validation_fraction: float | None = None,
-        class_weight: Any = None,
         alpha: float | None = None,
-        verify: bool = True,
+        scale: str = "auto",
+        class_weight: Mapping[Any, float] | str | None = None,
+        prior: float = 0.0,
+        validation_fraction: float | None = None,
+        verify: bool = False,
         passphrase: Source = None,
         verbose: int = 1,
         random_state: Any = None,
@@ -169,9 +188,11 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.max_epochs = max_epochs
         self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.class_weight = class_weight
         self.alpha = alpha
+        self.scale = scale
+        self.class_weight = class_weight
+        self.prior = prior
+        self.validation_fraction = validation_fraction
         self.verify = verify
         self.passphrase = passphrase
         self.verbose = verbose
@@ -189,22 +210,22 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             The features: NumPy, pandas, polars, pyarrow or torch (CPU).
         y : array-like of shape (n_samples,)
             The labels: texts, whole numbers or truth values.
-        sample_weight : None
-            Reserved: weights are refused until the client supports them.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows; a row of weight 2 counts like the same row twice. The server learns
+            that rows have weights, and no weight.
 
         Returns
         -------
         self
             The fitted estimator.
         """
-        if sample_weight is not None:
-            raise InvalidInput("sample_weight is not supported yet: leave it out")
         rows, labels = validate_data(self, X, y, dtype=np.float64, order="C")
         classes, numbers = classes_of(labels)
         check_classification_targets(labels)
         if len(classes) < 2:
             raise InvalidInput(f"y has one class only, {classes[0]!r}: a classifier needs at least 2 classes")
-        settings = self._settings(self.name)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, rows, dtype=np.float64)
+        settings = self._settings(self.name, class_weights(self.class_weight, classes, labels))
         callbacks = as_list(self.callbacks)
         progress = Progress(self.verbose)
         begun: dict[str, Any] = {}
@@ -223,21 +244,31 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
 
         names = getattr(self, "feature_names_in_", None)
         try:
-            result = _native.fit(
-                settings, rows, native_labels(classes, numbers), None if names is None else names.tolist(), on_event
+            classifier, result = _native.fit(
+                settings,
+                rows,
+                native_labels(classes, numbers),
+                weights,
+                None if names is None else names.tolist(),
+                on_event,
             )
         except KeyboardInterrupt as interrupt:
             _say_how_to_continue(interrupt, settings["project"], begun.get("name"), self.verbose)
             raise
         finally:
             progress.close()
-        require_same_order(classes, result)
-        self._set_model(result, classes)
+        self.server_ = result.pop("server")
+        self.history_ = result.pop("history")
+        self._warn(result)
+        require_same_order(classes, classifier.about())
+        self._set_model(classifier, classes, result)
         self.project_ = os.fspath(settings["project"])
-        self.server_ = result["server"]
-        self.history_ = result["history"]
         for callback in callbacks:
             callback.on_end({"history": self.history_, **self.training_})
+        page = Path(settings["project"]) / "reports" / f"{self.model_name_}.html"
+        self.report_ = os.fspath(page) if page.exists() else None
+        if self.verbose and self.report_:
+            print(f"report: {self.report_}", file=sys.stderr)
         return self
 
     @classmethod
@@ -254,16 +285,18 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             Parameters of the estimator, such as ``server`` or ``passphrase``.
         """
         estimator = cls(project=project, name=name, **params)
-        model = _native.load(estimator._settings(name))
-        _require_plain_rows(model["path"])
-        estimator.param_set = params.get("param_set", model["param_set"])
-        estimator.n_features_in_ = model["weights"].shape[1]
-        if model["columns"] is not None:
-            estimator.feature_names_in_ = np.asarray(model["columns"], dtype=object)
-        estimator._set_model(model, python_classes(model))
+        classifier, path = _native.load(estimator._settings(name))
+        about = classifier.about()
+        estimator.param_set = params.get("param_set", about["param_set"])
+        estimator.n_features_in_ = about["features"]
+        if about["columns"] is not None:
+            estimator.feature_names_in_ = np.asarray(about["columns"], dtype=object)
+        estimator._set_model(classifier, python_classes(about), {"path": path})
         estimator.project_ = os.fspath(project)
         estimator.server_ = None
         estimator.history_ = []
+        page = Path(project) / "reports" / f"{name}.html"
+        estimator.report_ = os.fspath(page) if page.exists() else None
         return estimator
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -293,8 +326,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
 
         The server sees neither the rows nor the model nor the prediction.
         """
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        rows = self._rows(X)
         progress = Progress(self.verbose)
         try:
             probabilities = _native.predict_remote(self._settings(self.model_name_), rows, progress.show)
@@ -325,29 +357,44 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         return sigma
 
     def _probabilities(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        return _native.probabilities(self._weights, self._bias, rows)
+        rows = self._rows(X)
+        return self._classifier.probabilities(rows)
 
-    def _set_model(self, model: dict[str, Any], classes: NDArray[Any]) -> None:
-        model = dict(model)
-        weights, bias = model.pop("weights"), model.pop("bias")
-        for key in ("history", "classes", "class_type", "columns", "server"):
-            model.pop(key, None)
+    def _rows(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Rows to classify. A model that replaces missing values takes them."""
+        check_is_fitted(self)
+        finite = "allow-nan" if self.training_["imputes"] else True
+        rows: NDArray[np.float64] = validate_data(
+            self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=finite
+        )
+        return rows
+
+    def _set_model(self, classifier: _native.Classifier, classes: NDArray[Any], more: dict[str, Any]) -> None:
+        about = classifier.about()
+        weights, bias = classifier.weights()
         self.classes_ = classes
-        self._weights, self._bias = weights, bias
+        self._classifier = classifier
         binary = len(classes) == 2
         self.coef_ = weights[1:] - weights[:1] if binary else weights
         self.intercept_ = bias[1:] - bias[:1] if binary else bias
-        self.model_name_ = model.pop("name")
-        self.training_ = model
+        self.model_name_ = about["name"]
+        known = ("name", "classes", "class_type", "columns", "features")
+        self.training_ = {key: value for key, value in about.items() if key not in known} | more
 
-    def _settings(self, name: str | None) -> dict[str, Any]:
-        """The parameters as the native module takes them. What cannot be honoured is refused."""
-        if self.class_weight is not None:
-            raise InvalidInput("class_weight is not supported yet: leave it out")
-        if self.alpha is not None:
-            raise InvalidInput("alpha (L2 regularisation) is not supported yet: leave it out")
+    def _warn(self, result: dict[str, Any]) -> None:
+        advice = result.pop("advice")
+        if advice is not None:
+            warnings.warn(advice, ConvergenceWarning, stacklevel=3)
+        if result["matches_reference"] is False:
+            warnings.warn(
+                f"the weights differ from the plaintext reference by up to {result['difference_bound']:.1e}: do not "
+                "trust this server",
+                UntrustedServerWarning,
+                stacklevel=3,
+            )
+
+    def _settings(self, name: str | None, class_weight: str | list[float] | None = None) -> dict[str, Any]:
+        """The parameters as the native module takes them."""
         project = getattr(self, "project_", None) if self.project is None else self.project
         return {
             "project": Path(default_project(self.param_set) if project is None else project),
@@ -363,6 +410,10 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "batch_size": _whole("batch_size", self.batch_size),
             "max_epochs": _whole("max_epochs", self.max_epochs),
             "patience": _whole("patience", self.patience),
+            "alpha": _number("alpha", self.alpha),
+            "class_weight": class_weight,
+            "prior": _number("prior", self.prior) or 0.0,
+            "scale": str(self.scale),
             "verify": bool(self.verify),
             "validation_fraction": _number("validation_fraction", self.validation_fraction),
             "random_state": _seed(self.random_state),
@@ -373,22 +424,6 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(_PRIVATE, PrivateModelWarning, stacklevel=2)
         state: dict[str, Any] = super().__getstate__()
         return state
-
-
-def _require_plain_rows(path: Path) -> None:
-    """Refuses models that transform rows before the weights: `predict` here applies weights only."""
-    content = Path(path).read_bytes()
-    if not content.startswith(b"{"):
-        warnings.warn(
-            f"{path} is locked, so it was not checked for --scale unit-row or sqrt: if it was trained with one of "
-            "them, its predictions here are wrong; use `hetal predict`",
-            stacklevel=3,
-        )
-        return
-    normalisation = json.loads(content)["normalisation"]
-    scaling = str(normalisation.get("scaling", "none")).lower()
-    if scaling not in ("none", "standard"):
-        raise InvalidInput(f"the model was trained with --scale {scaling}, which Python cannot apply: use `hetal predict`")
 
 
 def _path(path: PathOrText | None) -> Path | None:

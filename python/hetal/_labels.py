@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.class_weight import compute_class_weight
 
 from hetal.errors import InvalidInput
 
@@ -39,6 +41,18 @@ def native_labels(
         return [values[number] for number in numbers]
     kinds = sorted({type(value).__name__ for value in values})
     raise InvalidInput(f"labels of type {', '.join(kinds)} are not supported: give texts, whole numbers or truth values")
+
+
+def class_weights(
+    weights: Mapping[Any, float] | str | None, classes: NDArray[Any], y: NDArray[Any]
+) -> str | list[float] | None:
+    """Weights of classes: none, the word balanced, or one for each class."""
+    if weights is None or weights == "balanced":
+        return weights  # type: ignore[return-value]
+    if not isinstance(weights, Mapping):
+        raise InvalidInput(f"class_weight is {weights!r}, must be a dict, 'balanced' or None")
+    by_class: list[float] = compute_class_weight(dict(weights), classes=classes, y=y).tolist()
+    return by_class
 
 
 def python_classes(model: dict[str, Any]) -> NDArray[Any]:

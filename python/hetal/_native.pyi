@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,21 @@ from numpy.typing import NDArray
 
 VERSION: str
 
+class Classifier:
+    def __new__(cls, text: str) -> Classifier: ...
+    def weights(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+    def probabilities(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+    def about(self) -> dict[str, Any]: ...
+
 def fit(
     settings: dict[str, Any],
     features: NDArray[np.float64],
     labels: NDArray[np.int64] | list[bool] | list[str],
+    weights: NDArray[np.float64] | None,
     columns: list[str] | None,
     on_event: Callable[[dict[str, Any]], object],
-) -> dict[str, Any]: ...
-def load(settings: dict[str, Any]) -> dict[str, Any]: ...
-def probabilities(
-    weights: NDArray[np.float64], bias: NDArray[np.float64], rows: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+) -> tuple[Classifier, dict[str, Any]]: ...
+def load(settings: dict[str, Any]) -> tuple[Classifier, Path]: ...
 def predict_remote(
     settings: dict[str, Any],
     rows: NDArray[np.float64],

@@ -20,6 +20,7 @@ _LINES = {
     "waiting": "{text} is in use: waiting until it is free",
     "broken": "the server cannot be reached or fails ({text}): retrying",
     "begun": "training {name} on {server}; project folder {project}",
+    "chosen": "{text}",
     "queued": "waiting in the server's queue",
     "started": "the server computes on {text}",
     "resting": "the server's GPU failed or has too little memory: the job continues when it works again",

@@ -65,4 +65,8 @@ class PrivateModelWarning(UserWarning):
     """A file holds decrypted weights, which must not be published."""
 
 
+class UntrustedServerWarning(UserWarning):
+    """The weights are not those of the same training without encryption."""
+
+
 __all__ = [name for name, value in dict(globals()).items() if isinstance(value, type)]

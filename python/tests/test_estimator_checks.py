@@ -4,19 +4,11 @@ import pytest
 from conftest import toy
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-WEIGHTS = "weights of rows and classes are refused until the estimator passes them to the client"
-
 #: Checks that cannot hold, and why.
 EXPECTED_FAILURES = {
-    "check_sample_weights_pandas_series": WEIGHTS,
-    "check_sample_weights_not_an_array": WEIGHTS,
-    "check_sample_weights_list": WEIGHTS,
-    "check_all_zero_sample_weights_error": WEIGHTS,
-    "check_sample_weights_shape": WEIGHTS,
-    "check_sample_weights_not_overwritten": WEIGHTS,
-    "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
-    "check_classifiers_one_label_sample_weights": WEIGHTS,
-    "check_class_weight_classifiers": WEIGHTS,
+    "check_sample_weight_equivalence_on_dense_data": (
+        "it compares probabilities to 7 digits, and ciphertexts have noise; besides, columns are centred without weights"
+    ),
 }
 
 
@@ -32,8 +24,7 @@ def test_estimator(estimator, check, home):
 
 
 def test_the_list_is_short():
-    assert len(set(EXPECTED_FAILURES.values())) <= 2, "few reasons"
-    assert len(EXPECTED_FAILURES) <= 9
+    assert len(EXPECTED_FAILURES) <= 2
 
 
 assert pytest

@@ -96,7 +96,7 @@ impl Error {
 }
 
 /// The words of the program `hetal`, and what they are in Python.
-const WORDS: [(&str, &str); 23] = [
+const WORDS: [(&str, &str); 30] = [
     ("give --token-file FILE, or --certificate and --certificate-key,", "give token_file or certificate,"),
     ("give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", "give passphrase"),
     ("with --passphrase-file FILE, with HETAL_PASSPHRASE set, or in a terminal", "with passphrase"),
@@ -104,12 +104,19 @@ const WORDS: [(&str, &str); 23] = [
     ("with --set and one of these", "with param_set and one of these"),
     ("--server HOST:PORT", "server"),
     ("--authority FILE", "authority"),
+    ("--validation gives others", "validation_fraction sets others aside"),
+    ("--scale decides", "scale decides"),
+    ("--scale standard", "scale=\"standard\""),
+    ("--prior", "prior"),
+    ("--alpha", "alpha"),
     ("--fresh-keys", "new keys (`hetal keys rotate` in a shell)"),
     ("--epochs", "max_epochs"),
     ("--server", "server"),
     ("--patience", "patience"),
     ("--replace", "replace=True"),
-    ("--no-check", "verify=False"),
+    ("--accept-loss", "`hetal model export --accept-loss` in a shell"),
+    ("with `--models", "with `hetal model export --models"),
+    ("--verify", "verify=True"),
     ("--remote", "predict_remote"),
     ("--moved", "`hetal model export --moved` in a shell"),
     ("--batch", "batch_size"),
@@ -123,7 +130,7 @@ const WORDS: [(&str, &str); 23] = [
 ];
 
 /// A message with the names of parameters instead of those of options.
-fn in_python(text: String) -> String {
+pub fn in_python(text: String) -> String {
     WORDS.iter().fold(text, |text, (option, parameter)| text.replace(option, parameter))
 }
 
@@ -157,6 +164,7 @@ fn client_class(error: &Client) -> &'static str {
         | Client::NotFinite { .. }
         | Client::Name { .. }
         | Client::Scheme(_)
+        | Client::Weights(_)
         | Client::Learn(_) => "InvalidInput",
         Client::Cancelled | Client::Interrupted => "HetalError",
         _ => "ProjectError",

@@ -1,5 +1,6 @@
 //! Progress events as dictionaries.
 
+use crate::errors::in_python;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round};
 use hetal_learn::Verdict;
@@ -21,6 +22,8 @@ pub enum Event {
         /// Whether an interrupted training goes on.
         resumed: bool,
     },
+    /// How rows are prepared, and the hyper-parameters that are asked for.
+    Chosen(String),
     /// The connection is broken and retried.
     Broken(String),
     /// The training.
@@ -52,6 +55,7 @@ pub fn to_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Option<Bound<'py
     match event {
         Event::Waiting(folder) => text("waiting", folder)?,
         Event::Broken(reason) => text("broken", reason)?,
+        Event::Chosen(chosen) => text("chosen", &in_python(chosen.clone()))?,
         Event::Begun { server, name, project, resumed } => {
             of("begun")?;
             dict.set_item("server", server)?;

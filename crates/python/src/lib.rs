@@ -22,7 +22,7 @@ mod _native {
     #[pymodule_export]
     use super::features::{describe, encode};
     #[pymodule_export]
-    use super::model::{export, load, probabilities};
+    use super::model::{Classifier, export, load};
     #[pymodule_export]
     use super::remote::predict_remote;
     #[pymodule_export]

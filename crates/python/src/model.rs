@@ -2,52 +2,98 @@
 
 use crate::errors::{Error, Result};
 use crate::settings::Settings;
+use crate::training::type_name;
 use crate::work::quietly;
-use hetal_client::model::export::{Format, publish};
+use hetal_client::model::export::{ExportOptions, Format, publish};
 use hetal_client::{Model, Project, model};
 use hetal_keys::Passphrase;
-use hetal_learn::{Matrix, reference};
+use hetal_learn::Matrix;
 use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Reads a model of a project.
-#[pyfunction]
-pub fn load<'py>(py: Python<'py>, settings: Settings) -> PyResult<Bound<'py, PyDict>> {
-    let (model, path) = quietly(py, move || {
-        let (project, name) = (Project::open_without_lock(&settings.project)?, named(&settings)?);
-        let path = project.model(&name)?;
-        Ok((open(&settings, &project, &name)?, path))
-    })?;
-    let dict = to_dict(py, &model)?;
-    dict.set_item("path", path)?;
-    Ok(dict)
+/// A decrypted classifier. It is private.
+#[pyclass(frozen, module = "hetal._native")]
+pub struct Classifier(pub Model);
+
+#[pymethods]
+impl Classifier {
+    /// The classifier of the text of a model file.
+    #[new]
+    fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
+        let model = Model::from_text(text, Path::new("a pickled model"));
+        Ok(Self(model.map_err(|error| Error::from(error).to_py(py))?))
+    }
+
+    /// A pickle holds the text of the model file.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let text = self.0.to_text().map_err(|error| Error::from(error).to_py(py))?;
+        Ok((py.get_type::<Self>().into_any(), (text,)))
+    }
+
+    /// The weights for rows as they are given, and the biases.
+    fn weights<'py>(&self, py: Python<'py>) -> (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<f64>>) {
+        let shape = (self.0.classes.len(), self.0.features());
+        let weights = Array2::from_shape_fn(shape, |(k, h)| self.0.weights[k][h]);
+        (weights.into_pyarray(py), self.0.bias.clone().into_pyarray(py))
+    }
+
+    /// The probability of each class for each row, and the row's logits.
+    fn probabilities<'py>(
+        &self,
+        py: Python<'py>,
+        rows: PyReadonlyArray2<'py, f64>,
+    ) -> PyResult<(Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>)> {
+        let rows = matrix(&rows);
+        let (probabilities, logits) = quietly(py, move || {
+            let logits = self.0.logits(&rows)?;
+            Ok((model::probabilities(&logits), logits))
+        })?;
+        Ok((array(py, probabilities)?, array(py, logits)?))
+    }
+
+    /// What the model file says beside the weights.
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        let (model, training) = (&self.0, &self.0.training);
+        dict.set_item("name", &model.name)?;
+        dict.set_item("classes", &model.classes)?;
+        dict.set_item("class_type", model.class_type.map(type_name))?;
+        dict.set_item("columns", model.columns.as_ref())?;
+        dict.set_item("features", model.features())?;
+        dict.set_item("scaling", model.normalisation.scaling().name())?;
+        dict.set_item("imputes", model.normalisation.fill().is_some())?;
+        dict.set_item("prior", model.prior.as_ref().map(|prior| prior.share))?;
+        dict.set_item("param_set", &training.set)?;
+        dict.set_item("epochs", training.epochs)?;
+        dict.set_item("best_epoch", training.best_epoch)?;
+        dict.set_item("iterations", training.iterations)?;
+        dict.set_item("validation_loss", training.validation_loss)?;
+        dict.set_item("validation_accuracy", training.validation_accuracy)?;
+        dict.set_item("validated_on_training_rows", training.validated_on_training_rows)?;
+        dict.set_item("rows", training.rows)?;
+        dict.set_item("validation_rows", training.validation_rows)?;
+        dict.set_item("batch_size", training.batch)?;
+        dict.set_item("learning_rate", training.rate)?;
+        dict.set_item("max_epochs", training.max_epochs)?;
+        dict.set_item("patience", training.patience)?;
+        dict.set_item("alpha", training.alpha)?;
+        dict.set_item("weighted", training.weighted)?;
+        dict.set_item("job", &training.job)?;
+        Ok(dict)
+    }
 }
 
-/// The probability of each class for each row, and the row's logits.
+/// Reads a model of a project. Returns it and its path.
 #[pyfunction]
-pub fn probabilities<'py>(
-    py: Python<'py>,
-    weights: PyReadonlyArray2<'py, f64>,
-    bias: PyReadonlyArray1<'py, f64>,
-    rows: PyReadonlyArray2<'py, f64>,
-) -> PyResult<(Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>)> {
-    let (weights, bias, rows) = (weights.as_array(), bias.as_array(), rows.as_array());
-    if weights.nrows() != bias.len() || weights.ncols() != rows.ncols() {
-        return Err(Error::Defect("shapes of weights, bias and rows".to_owned()).to_py(py));
-    }
-    let features = weights.ncols();
-    let value = |k: usize, h: usize| if h == features { bias[k] } else { weights[[k, h]] };
-    let weights = Matrix::from_fn(bias.len(), features + 1, value);
-    let rows = Matrix::from_fn(rows.nrows(), features, |i, h| rows[[i, h]]);
-    let (probabilities, logits) = quietly(py, move || {
-        let logits = reference::logits(&rows, &weights)?;
-        Ok((model::probabilities(&logits), logits))
-    })?;
-    Ok((array(py, probabilities)?, array(py, logits)?))
+pub fn load(py: Python<'_>, settings: Settings) -> PyResult<(Classifier, PathBuf)> {
+    quietly(py, move || {
+        let (project, name) = (Project::open_without_lock(&settings.project)?, named(&settings)?);
+        Ok((Classifier(open(&settings, &project, &name)?), project.model(&name)?))
+    })
 }
 
 /// Writes a model that may be published. Returns the standard deviation of the noise of each
@@ -63,8 +109,9 @@ pub fn export(py: Python<'_>, settings: Settings, format: String, out: PathBuf) 
     };
     quietly(py, move || {
         let mut project = Project::existing(&settings.project)?;
+        settings.set_passphrase(&mut project)?;
         let model = open(&settings, &project, &named(&settings)?)?;
-        let (published, _) = publish(&mut project, &model, None)?;
+        let (published, _) = publish(&mut project, &model, &ExportOptions::default(), &mut |_| {})?;
         hetal_cli::write_public(&out, &published.bytes(format)).map_err(|e| Error::Parameter(e.to_string()))?;
         Ok((published.sigma, project.settings().released.map(|released| released.left)))
     })
@@ -81,35 +128,15 @@ pub fn open(settings: &Settings, project: &Project, name: &str) -> Result<Model>
     Ok(Model::open(&project.model(name)?, passphrase.as_ref())?)
 }
 
-/// A model as a dictionary.
-pub fn to_dict<'py>(py: Python<'py>, model: &Model) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    let training = &model.training;
-    let features = model.features();
-    let weights = Array2::from_shape_fn((model.classes.len(), features), |(k, h)| model.weights[k][h]);
-    dict.set_item("name", &model.name)?;
-    dict.set_item("classes", &model.classes)?;
-    dict.set_item("class_type", model.class_type.map(crate::training::type_name))?;
-    dict.set_item("columns", model.columns.as_ref())?;
-    dict.set_item("weights", weights.into_pyarray(py))?;
-    dict.set_item("bias", model.bias.clone().into_pyarray(py))?;
-    dict.set_item("param_set", &training.set)?;
-    dict.set_item("epochs", training.epochs)?;
-    dict.set_item("best_epoch", training.best_epoch)?;
-    dict.set_item("iterations", training.iterations)?;
-    dict.set_item("validation_loss", training.validation_loss)?;
-    dict.set_item("validation_accuracy", training.validation_accuracy)?;
-    dict.set_item("rows", training.rows)?;
-    dict.set_item("validation_rows", training.validation_rows)?;
-    dict.set_item("batch_size", training.batch)?;
-    dict.set_item("learning_rate", training.rate)?;
-    dict.set_item("job", &training.job)?;
-    Ok(dict)
-}
-
 /// A matrix as an array.
 pub fn array<'py>(py: Python<'py>, matrix: Matrix) -> PyResult<Bound<'py, PyArray2<f64>>> {
     let shape = (matrix.rows(), matrix.columns());
     let array = Array2::from_shape_vec(shape, matrix.values().to_vec());
     Ok(array.map_err(|error| Error::Defect(error.to_string()).to_py(py))?.into_pyarray(py))
+}
+
+/// An array as a matrix.
+pub fn matrix(rows: &PyReadonlyArray2<'_, f64>) -> Matrix {
+    let array = rows.as_array();
+    Matrix::from_fn(array.nrows(), array.ncols(), |i, h| array[[i, h]])
 }

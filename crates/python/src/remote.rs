@@ -8,7 +8,7 @@ use crate::work;
 use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
 use hetal_client::rpc::Remote;
-use hetal_client::{Cancellation, Layout, Model, Project, keys, layout, predict};
+use hetal_client::{Cancellation, Layout, Model, Project, RowFormWish, keys, layout, predict};
 use hetal_learn::Matrix;
 use hetal_local::Needs;
 use numpy::{PyArray2, PyReadonlyArray2};
@@ -23,8 +23,7 @@ pub fn predict_remote<'py>(
     rows: PyReadonlyArray2<'py, f64>,
     on_event: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    let array = rows.as_array();
-    let rows = Matrix::from_fn(array.nrows(), array.ncols(), |i, h| array[[i, h]]);
+    let rows = model::matrix(&rows);
     let mut pass_on = |py: Python<'_>, event: Event| match events::to_dict(py, &event)? {
         Some(dict) => on_event.call1((dict,)).map(drop),
         None => Ok(()),
@@ -39,14 +38,14 @@ fn ask(settings: &Settings, rows: &Matrix, events: &Sender<Event>, cancellation:
     let model = model::open(settings, &project, &model::named(settings)?)?;
     if let Some(named) = settings.named_server(&project)? {
         let remote = Settings::connect(named, &mut project, events, cancellation)?;
-        return logits(&mut project, &remote, &model, rows, events);
+        return logits(&mut project, &remote, &model, rows, RowFormWish::default(), events);
     }
     // A server on this machine needs the project for itself.
     drop(project);
     let mut project = settings.open_project(events, cancellation)?;
     let prepared_gib = check_memory(&project, &model)?;
     let (server, remote) = Settings::start_server(&project, prepared_gib, cancellation)?;
-    let logits = logits(&mut project, &remote, &model, rows, events);
+    let logits = logits(&mut project, &remote, &model, rows, RowFormWish::LOCAL, events);
     drop(remote);
     server.stop();
     logits
@@ -72,10 +71,11 @@ fn logits(
     remote: &Remote,
     model: &Model,
     rows: &Matrix,
+    wish: RowFormWish,
     events: &Sender<Event>,
 ) -> Result<Matrix> {
     let mut report = |event| {
         events.send(Event::Progress(event)).ok();
     };
-    Ok(predict::remote::logits(project, remote, model, rows, &mut report)?)
+    Ok(predict::remote::logits(project, remote, model, rows, wish, &mut report)?)
 }

@@ -2,11 +2,12 @@
 
 use crate::errors::{Error, Result};
 use crate::events::Event;
+use hetal_client::data::{ClassWeight, Preparation};
 use hetal_client::project::ServerSettings;
 use hetal_client::rpc::Remote;
-use hetal_client::{Cancellation, Connection, Project};
+use hetal_client::{Cancellation, Connection, Labelled, Project};
 use hetal_keys::{Passphrase, secret_file};
-use hetal_learn::Wishes;
+use hetal_learn::{Scaling, Wishes};
 use hetal_local::LocalServer;
 use hetal_server::config::EngineChoice;
 use pyo3::prelude::*;
@@ -32,9 +33,22 @@ pub struct Settings {
     pub batch_size: Option<usize>,
     pub max_epochs: Option<usize>,
     pub patience: Option<usize>,
+    pub alpha: Option<f64>,
+    pub class_weight: Option<ClassWeights>,
+    pub prior: f64,
+    pub scale: String,
     pub verify: bool,
     pub validation_fraction: Option<f64>,
     pub random_state: Option<u64>,
+}
+
+/// The weights of classes.
+#[derive(FromPyObject)]
+pub enum ClassWeights {
+    /// The word balanced.
+    Word(String),
+    /// A weight for each class, in the order of the classes.
+    Given(Vec<f64>),
 }
 
 /// The folder of the server on this machine, in the project folder.
@@ -75,7 +89,7 @@ impl Settings {
     }
 
     /// The passphrase unlocks the secret key, or locks a new one.
-    fn set_passphrase(&self, project: &mut Project) -> Result<()> {
+    pub fn set_passphrase(&self, project: &mut Project) -> Result<()> {
         let path = project.secret();
         let Some(text) = &self.passphrase else { return Ok(()) };
         if project.has_secret() && !secret_file::is_locked(&path)? {
@@ -96,8 +110,34 @@ impl Settings {
             rate: self.learning_rate,
             patience: self.patience,
             max_epochs: self.max_epochs,
+            alpha: self.alpha,
             ..Wishes::default()
         }
+    }
+
+    /// How rows are prepared.
+    pub fn preparation(&self) -> Result<Preparation> {
+        let scaling = match self.scale.as_str() {
+            "auto" => None,
+            name => Some(Scaling::named(name).ok_or_else(|| {
+                Error::Parameter(format!("scale is {name:?}, must be auto, none, standard, unit-row or sqrt"))
+            })?),
+        };
+        Ok(Preparation { scaling, ..Preparation::default() })
+    }
+
+    /// Multiplies the weights of rows by those of their classes.
+    pub fn weigh_classes(&self, rows: &mut Labelled) -> Result<()> {
+        let weights = match &self.class_weight {
+            None => return Ok(()),
+            Some(ClassWeights::Word(word)) if word == "balanced" => ClassWeight::Balanced,
+            Some(ClassWeights::Given(weights)) if weights.len() == rows.labels.classes().len() => {
+                ClassWeight::ByClass(rows.labels.classes().into_iter().zip(weights.iter().copied()).collect())
+            }
+            Some(_) => return Err(Error::Defect("weights of classes".to_owned())),
+        };
+        weights.apply(rows, None).map_err(hetal_client::Error::from)?;
+        Ok(())
     }
 
     /// The server that was named, if one was: `None` stands for one on this machine.

@@ -1,17 +1,17 @@
 //! `fit`: a training, from arrays to a decrypted classifier.
 
-use crate::errors::{Error, Result};
+use crate::errors::{Error, Result, in_python};
 use crate::events::{self, Event};
-use crate::model;
+use crate::model::Classifier;
 use crate::settings::Settings;
 use crate::work;
 use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
-use hetal_client::data::{Labelled, Preparation, Split};
+use hetal_client::data::{Labelled, Split};
 use hetal_client::layout::LayoutShape;
-use hetal_client::rpc::Remote;
-use hetal_client::training::{self, Options, ProgressEvent, Trained, TrainingRun};
-use hetal_client::{Cancellation, Layout, Project, TrainingData, keys};
-use hetal_learn::{AgreementLimits, Scaling};
+use hetal_client::rpc::{Offer, Remote};
+use hetal_client::training::{self, Defaults, Options, ProgressEvent, Trained, TrainingRun, wishes_text};
+use hetal_client::{Cancellation, Layout, Project, RowFormWish, TrainingData, keys};
+use hetal_learn::{AgreementLimits, Wishes};
 use hetal_local::{LocalServer, Needs};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -23,21 +23,23 @@ use std::time::{Duration, Instant};
 /// The names of trainings that were given none begin with this.
 const PREFIX: &str = "fit-";
 
-/// Trains a classifier.
+/// Trains a classifier. Returns it, and what else is known about the training.
 ///
-/// `labels` are integers (an array of int64), truth values or texts (lists). `on_event` is called
-/// with a dictionary for each progress event.
+/// `labels` are integers (an array of int64), truth values or texts (lists), `weights` those of
+/// rows. `on_event` is called with a dictionary for each progress event.
 #[pyfunction]
-#[pyo3(signature = (settings, features, labels, columns, on_event))]
+#[pyo3(signature = (settings, features, labels, weights, columns, on_event))]
 pub fn fit<'py>(
     py: Python<'py>,
     settings: Settings,
     features: PyReadonlyArray2<'py, f64>,
     labels: &Bound<'py, PyAny>,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
     columns: Option<Vec<String>>,
     on_event: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let table = table(&features, labels_of(labels)?, columns);
+) -> PyResult<(Classifier, Bound<'py, PyDict>)> {
+    let mut table = table(&features, labels_of(labels)?, columns);
+    table.weights = weights.map(|weights| weights.as_array().iter().copied().collect());
     drop(features);
     let mut seconds = BTreeMap::new();
     let mut pass_on = |py: Python<'_>, event: Event| -> PyResult<()> {
@@ -51,7 +53,8 @@ pub fn fit<'py>(
     };
     let (trained, server) =
         work::run(py, &mut pass_on, move |events, cancellation| train(settings, table, &events, &cancellation))?;
-    result(py, &trained, &server, &seconds)
+    let about = about(py, &trained, &server, &seconds)?;
+    Ok((Classifier(trained.model), about))
 }
 
 /// The name of a type of labels.
@@ -62,9 +65,6 @@ pub fn type_name(labels: LabelType) -> &'static str {
         LabelType::Text => "text",
     }
 }
-
-/// The share of the rows of each class that is set aside for validation by default.
-const VALIDATION_FRACTION: f64 = 0.125;
 
 fn labels_of(labels: &Bound<'_, PyAny>) -> PyResult<Labels> {
     if let Ok(numbers) = labels.extract::<PyReadonlyArray1<'_, i64>>() {
@@ -91,24 +91,26 @@ fn table(features: &PyReadonlyArray2<'_, f64>, labels: Labels, names: Option<Vec
 }
 
 /// Refuses what no classifier can be trained on, as the program does with files.
-fn training_data(table: Table, split: &Split) -> Result<TrainingData> {
+fn training_data(settings: &Settings, table: Table) -> Result<TrainingData> {
+    let split = Split::new(settings.validation_fraction, settings.random_state)?;
+    let preparation = settings.preparation()?;
     table.require_trainable().map_err(Error::Data)?;
-    let rows = Labelled::new(table, None)?;
+    let mut rows = Labelled::new(table, None)?;
     let classes = rows.labels.classes().len();
     if classes > MAX_CLASSES {
         return Err(Error::Parameter(format!(
             "y has {classes} different labels, and hetal trains at most {MAX_CLASSES} classes: is y a class at all?"
         )));
     }
-    // Pipelines of scikit-learn scale features themselves.
-    Ok(TrainingData::with_split(&rows, None, &Preparation::scaled(Scaling::None), split)?)
+    settings.weigh_classes(&mut rows)?;
+    Ok(TrainingData::with_split(&rows, None, &preparation, &split)?)
 }
 
 /// The options of a training whose name is found later if none was given.
 fn options(settings: &Settings) -> Options {
     let mut options = Options::new(settings.name.as_deref().unwrap_or(PREFIX));
-    options.wishes = settings.wishes();
-    options.check = settings.verify;
+    options.verify = settings.verify;
+    options.prior = settings.prior;
     options
 }
 
@@ -118,24 +120,27 @@ fn train(
     events: &Sender<Event>,
     cancellation: &Cancellation,
 ) -> Result<(Trained, String)> {
-    let fraction = settings.validation_fraction.unwrap_or(VALIDATION_FRACTION);
-    let split = Split::new(Some(fraction), settings.random_state)?;
-    let data = training_data(table, &split)?;
+    let data = training_data(&settings, table)?;
+    let defaults = Defaults::new(&data);
+    let fill = |offer: Option<&Offer>| defaults.fill(&settings.wishes(), data.training.rows(), offer);
     let mut project = settings.open_project(events, cancellation)?;
     let mut options = options(&settings);
     match settings.named_server(&project)? {
         Some(named) => {
             let remote = Settings::connect(named, &mut project, events, cancellation)?;
             let server = remote.server().to_owned();
+            options.wishes = fill(Some(remote.offer()));
             let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, &server)?;
             Ok((trained, server))
         }
         None => {
-            let prepared_gib = check_machine(&project, &data, &options)?;
+            let prepared_gib = check_machine(&project, &data, &fill(None))?;
             let (server, remote) = Settings::start_server(&project, prepared_gib, cancellation)?;
+            options.wishes = fill(Some(remote.offer()));
             // Both parties are this process: nobody learns anything from the time of a verdict.
             options.verdict_delay = Duration::ZERO;
             options.leave_resting = true;
+            options.row_form = RowFormWish::LOCAL;
             let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, LOCAL);
             drop(remote);
             let trained = trained.map_err(|error| with_device_fault(error, &server));
@@ -150,9 +155,9 @@ pub const LOCAL: &str = "this machine";
 
 /// Checks memory and disk before a server starts on this machine. Returns the GiB of prepared
 /// batches that it may keep.
-fn check_machine(project: &Project, data: &TrainingData, options: &Options) -> Result<f64> {
+fn check_machine(project: &Project, data: &TrainingData, wishes: &Wishes) -> Result<f64> {
     let defaults = AgreementLimits::default().defaults;
-    let batch = options.wishes.batch.unwrap_or(defaults.batch).min(data.training.rows());
+    let batch = wishes.batch.unwrap_or(defaults.batch).min(data.training.rows());
     let params = keys::params(project)?;
     let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
     let layout = Layout::new(params, LayoutShape { batch, features, classes, range: defaults.range, weighted })?;
@@ -196,6 +201,8 @@ fn train_on(
             resumed: is_there && !settings.replace,
         })
         .ok();
+    let chosen = format!("{}{}", data.preparation.text(), wishes_text(&options.wishes));
+    events.send(Event::Chosen(chosen)).ok();
     let mut last = Instant::now();
     let mut report = |event: ProgressEvent| {
         let event = match event {
@@ -222,19 +229,23 @@ fn new_name() -> Result<String> {
     Ok(format!("{PREFIX}{name}"))
 }
 
-fn result<'py>(
+/// What is known about a training beside the classifier.
+fn about<'py>(
     py: Python<'py>,
     trained: &Trained,
     server: &str,
     seconds: &BTreeMap<usize, f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let dict = model::to_dict(py, &trained.model)?;
+    let dict = PyDict::new(py);
     let rounds = trained.rounds.iter().enumerate();
     let rounds = rounds.map(|(k, round)| events::round_dict(py, k + 1, round, seconds.get(&(k + 1)).copied()));
     dict.set_item("history", PyList::new(py, rounds.collect::<PyResult<Vec<_>>>()?)?)?;
     dict.set_item("path", &trained.path)?;
     dict.set_item("server", server)?;
     dict.set_item("difference_bound", trained.difference_bound())?;
+    dict.set_item("matches_reference", trained.matches_reference())?;
+    dict.set_item("converged", trained.converged())?;
+    dict.set_item("advice", trained.unconverged().map(in_python))?;
     dict.set_item("seconds", trained.seconds.all)?;
     dict.set_item("sent_key_bytes", trained.sent.keys)?;
     dict.set_item("sent_row_bytes", trained.sent.rows)?;
