@@ -251,14 +251,15 @@ fn estimated(
     Ok(bound)
 }
 
-/// The noise that a budget is made for: with room for later models, if there may be any.
+/// The noise that a budget is made for. If there may be later models, they may have at least twice
+/// the noise of the first.
 ///
 /// The published sigma tells it, and an estimate rests on decrypted rows, whose noise depends on
 /// the secret key. So it is rounded up to an eighth of a bit: rows in coefficient form, which are
 /// exact to 2^-21, then change it with probability below 2^-17.
 fn room_for(noise: f64, models: u64) -> f64 {
-    let steps = if models > 1 { 1.0 } else { 8.0 };
-    libm::exp2(libm::ceil(steps * libm::log2(noise)) / steps)
+    let (room, steps) = if models > 1 { (2.0, 1.0) } else { (1.0, 8.0) };
+    libm::exp2(libm::ceil(steps * libm::log2(room * noise)) / steps)
 }
 
 fn numbers_of(model: &Model) -> u64 {
