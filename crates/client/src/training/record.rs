@@ -2,7 +2,6 @@
 
 use super::hyper_parameters::expected_hyper_parameters;
 use super::judged::BEST;
-use super::live::LIVE;
 use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter, Rows, row_blobs};
 use crate::keys::hex;
@@ -238,16 +237,35 @@ pub(super) fn rows_to_send(data: &TrainingData) -> [Rows<'_>; 2] {
 }
 
 /// Removes the files of a training that is replaced. The record is removed first, so that it never
-/// names missing files.
+/// names missing files. The progress stays: it is that of the training that begins.
 pub(super) fn discard(folder: &Path) -> Result<()> {
     remove_if_there(&folder.join("job.json"))?;
     for entry in std::fs::read_dir(folder).map_err(|e| io_error("reading", folder, &e))? {
         let path = entry.map_err(|e| io_error("reading", folder, &e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Row blobs, logits and weights, complete or not, the judged rounds, the progress.
-        if name == BEST || name == LIVE || name.ends_with(".ct") || name.ends_with(".ct.part") {
+        // Row blobs, logits and weights, complete or not, and the judged rounds.
+        if name == BEST || name.ends_with(".ct") || name.ends_with(".ct.part") {
             remove_if_there(&path)?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::training::live::LIVE;
+    use hetal_testkit::TempDir;
+
+    /// Whoever watches a training that begins sees it all the time.
+    #[test]
+    fn a_replaced_training_leaves_nothing_but_the_progress_of_the_new_one() {
+        let folder = TempDir::new();
+        for name in ["job.json", BEST, LIVE, "batch-0000.ct", "validation-0001.ct.part"] {
+            std::fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        discard(folder.path()).unwrap();
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [LIVE]);
+    }
 }
