@@ -285,7 +285,7 @@ pub enum Error {
         offered: String,
     },
     /// The server sent something that no honest server sends. If it waited for a verdict, it was
-    /// told to stop, as after any last epoch.
+    /// told to stop, as after any last check.
     #[error(
         "the server sent what no honest server sends: {what}. The training has been stopped; do not trust this server"
     )]
@@ -304,7 +304,7 @@ pub enum Error {
     },
     /// The server's defaults ask for more verdicts than the client gives unasked.
     #[error(
-        "the server's defaults are {epochs} epochs and a patience of {patience}, and each epoch reveals two bits \
+        "the server's defaults are {epochs} epochs and a patience of {patience}, and each check reveals two bits \
          about decrypted values: ask for fewer with --epochs and --patience (defaults of at most {most_epochs} and \
          {most_patience} are accepted)"
     )]
@@ -324,9 +324,9 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// The judged rounds and the logits of the best epoch are lost.
+    /// The judged rounds and the logits of the best check are lost.
     #[error(
-        "{} is missing or damaged, and without it neither further epochs nor the returned weights can be checked. Run \
+        "{} is missing or damaged, and without it neither further checks nor the returned weights can be checked. Run \
          the command again: it starts a new job with the rows already sent",
         .path.display()
     )]
@@ -346,8 +346,8 @@ pub enum Error {
     /// The job was cancelled.
     #[error("the job was cancelled. Run the command again: it starts a new job with the rows already sent")]
     JobCancelled,
-    /// No epoch was accepted.
-    #[error("no epoch ended with logits in range: train again with a lower --rate")]
+    /// No check was accepted.
+    #[error("no check had logits in range: train again with a lower --rate")]
     NothingLearned,
     /// The file of the secret key is missing.
     #[error(

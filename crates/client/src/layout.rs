@@ -2,6 +2,7 @@
 //! sent.
 
 use crate::Result;
+use crate::ciphertexts::LOGIT_LIMBS;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, rounded_ciphertext_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params, ROUNDED_BITS};
@@ -164,9 +165,9 @@ impl Layout {
         self.row_vectors(with_labels).into_iter().map(limbs).map(bytes).sum()
     }
 
-    /// Bytes of the logits of one row blob.
+    /// Bytes of the logits of one row blob, which have one prime when they are returned.
     pub fn logit_bytes(&self) -> u64 {
-        ciphertext_len(&self.params, self.limbs(self.level_plan().logits()))
+        ciphertext_len(&self.params, LOGIT_LIMBS)
     }
 
     /// Bytes of an encrypted classifier: its parts one after the other.

@@ -149,7 +149,7 @@ impl EarlyStopping {
         let result = &mut self.result;
         result.epochs += 1;
         result.left_range |= judgement.largest > NEAR_THE_END * self.range;
-        if self.judge.best_epoch() == Some(result.epochs) {
+        if self.judge.best_check() == Some(result.epochs) {
             result.weights = weights()?;
             result.best_epoch = result.epochs;
             (result.loss, result.validation_accuracy) = (judgement.loss, judgement.accuracy);

@@ -2,6 +2,7 @@
 
 use crate::judge::first_range;
 use crate::nesterov::Momentum;
+use crate::session::MOST_REPEATS;
 use crate::split_mix::SplitMix64;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,28 @@ pub const MOST_DECAY: f64 = 0.5;
 /// The name of that product in [`Error::NotAllowed`].
 pub const DECAY: &str = "a product of learning rate and alpha";
 
+/// The most verdicts of a training: each tells the server two bits.
+pub const MOST_VERDICTS: usize = 200;
+/// The iterations between two checks of a training that asks for no number.
+/// docs/adr/030-verdicts-without-waiting.md has the measurements.
+pub const CHECK_EVERY: usize = 4;
+
+/// The iterations between two checks of a training of `batches` steps an epoch. What is asked for
+/// is refused if it takes too many verdicts ([`MOST_VERDICTS`]). Defaults are spaced out instead.
+pub fn check_every(wish: Option<usize>, default: usize, batches: usize, max_epochs: usize) -> Result<usize> {
+    let all = batches.saturating_mul(max_epochs).max(1);
+    let least = all.div_ceil(MOST_VERDICTS - MOST_REPEATS);
+    let what = "a number of iterations between checks";
+    match wish {
+        Some(every) if every < least => {
+            Err(Error::NotAllowed { what, asked: every as f64, lowest: least as f64, highest: all as f64 })
+        }
+        Some(every) => Ok(every),
+        None if default > 0 => Ok(default.max(least)),
+        None => Ok(CHECK_EVERY.max(least)),
+    }
+}
+
 /// The hyper-parameters of a training, agreed by both sides and final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
@@ -27,8 +50,8 @@ pub struct Agreement {
     pub lowering: f64,
     /// How gradients are turned into steps.
     pub momentum: Momentum,
-    /// Epochs without improvement before the client stops. The server keeps the weights of one
-    /// epoch more.
+    /// Checks without improvement before the client stops. The server keeps the weights of one
+    /// check more.
     pub patience: usize,
     /// Epochs after which the server stops.
     pub max_epochs: usize,
@@ -48,12 +71,34 @@ pub struct Agreement {
     /// Whether the operator hides the learning rates from the client.
     #[serde(default)]
     pub rate_hidden: bool,
+    /// Iterations between two checks. In an agreement before a training, 0 leaves the number to
+    /// [`check_every`]; in one of an earlier version, 0 stands for an epoch.
+    #[serde(default)]
+    pub check_every: usize,
 }
 
 impl Agreement {
     /// The same agreement for a number of classes, on which the first range depends.
     pub fn for_classes(self, classes: usize) -> Self {
         Self { range: first_range(self.range, classes, self.weighted), ..self }
+    }
+
+    /// The number of checks of `batches` steps an epoch, if none is repeated.
+    pub fn checks(&self, batches: usize) -> usize {
+        self.iterations(batches).div_ceil(self.iterations_of_a_check(batches)).max(1)
+    }
+
+    /// The iterations up to an accepted check, counted from 1.
+    pub fn iterations_until(&self, check: usize, batches: usize) -> usize {
+        check.saturating_mul(self.iterations_of_a_check(batches)).min(self.iterations(batches))
+    }
+
+    fn iterations(&self, batches: usize) -> usize {
+        self.max_epochs.saturating_mul(batches)
+    }
+
+    fn iterations_of_a_check(&self, batches: usize) -> usize {
+        if self.check_every == 0 { batches.max(1) } else { self.check_every }
     }
 
     /// The published form: everything except hidden rates.
@@ -84,7 +129,7 @@ pub struct PublishedAgreement {
     pub lowering: Option<f64>,
     /// How gradients are turned into steps.
     pub momentum: Momentum,
-    /// Epochs without improvement before the client stops.
+    /// Checks without improvement before the client stops.
     pub patience: usize,
     /// Epochs after which the server stops.
     pub max_epochs: usize,
@@ -110,13 +155,16 @@ pub struct Wishes {
     pub rate: Option<f64>,
     /// How gradients are turned into steps.
     pub momentum: Option<Momentum>,
-    /// Epochs without improvement.
+    /// Checks without improvement.
     pub patience: Option<usize>,
     /// The most epochs.
     pub max_epochs: Option<usize>,
     /// The factor of `|W|^2 / 2` in the loss.
     #[serde(default)]
     pub alpha: Option<f64>,
+    /// Iterations between two checks.
+    #[serde(default)]
+    pub check_every: Option<usize>,
 }
 
 /// The defaults of a server and the limits of what clients may ask for.
@@ -155,6 +203,7 @@ impl Default for AgreementLimits {
             weighted: false,
             circuit: CIRCUIT_VERSION,
             rate_hidden: false,
+            check_every: 0,
         };
         Self {
             defaults,
@@ -169,7 +218,8 @@ impl Default for AgreementLimits {
 }
 
 impl AgreementLimits {
-    /// The agreement for a client's wishes. Fails for the first one outside the limits.
+    /// The agreement for a client's wishes. Fails for the first one outside the limits. How often
+    /// weights are checked depends on the number of batches ([`check_every`]).
     pub fn agree(&self, wishes: &Wishes) -> Result<Agreement> {
         let defaults = &self.defaults;
         if self.hide_rate && wishes.rate.is_some() {
@@ -307,6 +357,32 @@ mod tests {
         ] {
             assert!(matches!(limits.agree(&wishes), Err(Error::NotAllowed { .. })), "{wishes:?}");
         }
+    }
+
+    /// Whatever is asked for, a training takes at most 200 verdicts, and its last iteration is
+    /// checked.
+    #[test]
+    fn checks_are_few_enough() {
+        for (batches, epochs) in [(1, 1), (1, 50), (3, 1), (26, 8), (26, 50), (51, 50), (1, 200), (1, 100_000)] {
+            let every = check_every(None, 0, batches, epochs).unwrap();
+            let agreement = Agreement { check_every: every, max_epochs: epochs, ..AgreementLimits::default().defaults };
+            let checks = agreement.checks(batches);
+            assert!(checks + MOST_REPEATS <= MOST_VERDICTS, "{batches} {epochs}: {every}");
+            assert!(every == CHECK_EVERY || checks > 150, "{batches} {epochs}: {every}");
+            assert_eq!(agreement.iterations_until(checks, batches), batches * epochs);
+            assert!(agreement.iterations_until(checks - 1, batches) < batches * epochs);
+            let few = check_every(Some(1), 0, batches, epochs);
+            assert_eq!(few.is_ok(), batches * epochs + MOST_REPEATS <= MOST_VERDICTS, "{batches} {epochs}");
+        }
+        assert_eq!(check_every(Some(7), 0, 3, 50), Ok(7));
+        assert_eq!((check_every(None, 7, 3, 50), check_every(None, 2, 26, 50)), (Ok(7), Ok(7)));
+        for bad in [0, 5, 6] {
+            let refused = check_every(Some(bad), 0, 26, 50).unwrap_err().to_string();
+            assert!(refused.contains(&format!("between checks of {bad} is not allowed here: 7 to 1300")), "{refused}");
+        }
+        // Agreements of earlier versions name no number and mean an epoch.
+        let agreement = AgreementLimits::default().defaults;
+        assert_eq!((agreement.checks(26), agreement.iterations_until(2, 26)), (50, 52));
     }
 
     #[test]

@@ -8,16 +8,20 @@
 //! ```text
 //!             step, refresh                validate              end
 //! Session ──────────────────> Host ──────────────────> Host ─────────> drive returns
-//!    ^     the next model      │   a verdict            │
+//!    ^     the next model      │   a verdict, later     │
 //!    └─────────────────────────┴────────────────────────┘
 //! ```
+//!
+//! The driver asks for a verdict before every action while checks are open. It goes on without one,
+//! unless the session has to wait.
 
 use crate::batches::{self, Batches};
 use crate::nesterov::StepSize;
-use crate::session::Action;
+use crate::session::{Action, Check};
 use crate::trainer::{ModelState, Trainer};
 use crate::{Error, Session, Verdict};
 use hetal_circuits::Engine;
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 /// One iteration that a host is asked to compute.
@@ -60,16 +64,24 @@ pub trait Host {
     /// The session took the result of a step or of a refresh.
     fn advanced(&mut self, session: &Session<Self::Ciphertext>, action: Action) -> Result<(), Self::Error>;
 
-    /// Sends the validation logits of the session's weights to the owner and waits for the verdict.
-    fn verdict(
+    /// Computes the validation logits of the session's weights.
+    fn validate(
         &mut self,
         session: &Session<Self::Ciphertext>,
-        epoch: usize,
-        range: f64,
-    ) -> Result<ControlFlow<Self::Interruption, Verdict>, Self::Error>;
+        check: Check,
+    ) -> Result<ControlFlow<Self::Interruption>, Self::Error>;
 
-    /// The number of rounds so far. While a verdict is being taken, its round counts.
-    fn rounds(&self) -> usize;
+    /// The check is open: sends its logits to the owner.
+    fn opened(&mut self, session: &Session<Self::Ciphertext>, check: Check) -> Result<(), Self::Error>;
+
+    /// The verdict on the first open check, if the owner gave it.
+    fn verdict(&mut self, session: &Session<Self::Ciphertext>) -> Result<Option<Verdict>, Self::Error>;
+
+    /// Waits for the verdict on the first open check.
+    fn await_verdict(
+        &mut self,
+        session: &Session<Self::Ciphertext>,
+    ) -> Result<ControlFlow<Self::Interruption, Verdict>, Self::Error>;
 
     /// The session took a verdict.
     fn judged(&mut self, session: &Session<Self::Ciphertext>) -> Result<(), Self::Error>;
@@ -85,27 +97,34 @@ pub enum Ended<I> {
 }
 
 /// Drives a session until it is complete or its host interrupts it.
-///
-/// Repeated epochs are limited by themselves ([`crate::session::MOST_REPEATS`]) and do not count
-/// towards the agreed number of epochs.
 pub fn drive<H: Host>(session: &mut Session<H::Ciphertext>, host: &mut H) -> Result<Ended<H::Interruption>, H::Error> {
     loop {
         if let Some(interruption) = host.interruption()? {
             return Ok(Ended::Interrupted(interruption));
         }
+        if session.open() > 0
+            && let Some(verdict) = host.verdict(session)?
+        {
+            session.judged(verdict)?;
+            host.judged(session)?;
+            continue;
+        }
         let action = session.next_action();
         let model = match action {
             Action::Step { batch, size, range } => host.step(session, StepRequest { batch, size, range })?,
             Action::Refresh => host.refresh(session, session.range())?,
-            Action::Validate { epoch, range } => {
-                match host.verdict(session, epoch, range)? {
-                    ControlFlow::Continue(verdict) => session.judged(verdict)?,
-                    ControlFlow::Break(interruption) => {
-                        return Ok(Ended::Interrupted(interruption));
-                    }
+            Action::Validate(check) => {
+                if let ControlFlow::Break(interruption) = host.validate(session, check)? {
+                    return Ok(Ended::Interrupted(interruption));
                 }
-                if host.rounds() >= session.agreement().max_epochs + session.repeats() {
-                    session.abort();
+                session.opened()?;
+                host.opened(session, check)?;
+                continue;
+            }
+            Action::Await => {
+                match host.await_verdict(session)? {
+                    ControlFlow::Continue(verdict) => session.judged(verdict)?,
+                    ControlFlow::Break(interruption) => return Ok(Ended::Interrupted(interruption)),
                 }
                 host.judged(session)?;
                 continue;
@@ -126,25 +145,26 @@ pub struct EngineHost<'a, E: Engine, B: Batches<E> + ?Sized, X> {
     trainer: Box<TrainerOfRange<'a, E>>,
     ask: Box<Ask<'a, E::Ciphertext, X>>,
     on_advance: Box<OnAdvance<'a, E::Ciphertext>>,
-    rounds: usize,
+    /// The verdicts on the open checks, in order.
+    verdicts: VecDeque<Verdict>,
     interrupted: bool,
 }
 
 /// The circuit of a range.
 type TrainerOfRange<'a, E> = dyn Fn(f64) -> crate::Result<&'a Trainer<E>> + 'a;
-/// The verdict on a session's weights after an epoch; a break interrupts the training.
-type Ask<'a, C, X> = dyn FnMut(&Session<C>, usize) -> Result<ControlFlow<(), Verdict>, X> + 'a;
+/// The verdict on a session's weights at a check; a break interrupts the training.
+type Ask<'a, C, X> = dyn FnMut(&Session<C>, Check) -> Result<ControlFlow<(), Verdict>, X> + 'a;
 /// Called after every step and refresh; a break interrupts the training.
 type OnAdvance<'a, C> = dyn FnMut(&Session<C>, Action) -> ControlFlow<()> + 'a;
 
 impl<'a, E: Engine, B: Batches<E> + ?Sized, X> EngineHost<'a, E, B, X> {
-    /// A host for some batches. `trainer` gives the circuit of a range, `ask` the verdict after an
-    /// epoch.
+    /// A host for some batches. `trainer` gives the circuit of a range, `ask` the verdict at a
+    /// check.
     pub fn new(
         engine: &'a E,
         batches: &'a B,
         trainer: impl Fn(f64) -> crate::Result<&'a Trainer<E>> + 'a,
-        ask: impl FnMut(&Session<E::Ciphertext>, usize) -> Result<ControlFlow<(), Verdict>, X> + 'a,
+        ask: impl FnMut(&Session<E::Ciphertext>, Check) -> Result<ControlFlow<(), Verdict>, X> + 'a,
     ) -> Self {
         Self {
             engine,
@@ -152,7 +172,7 @@ impl<'a, E: Engine, B: Batches<E> + ?Sized, X> EngineHost<'a, E, B, X> {
             trainer: Box::new(trainer),
             ask: Box::new(ask),
             on_advance: Box::new(|_, _| ControlFlow::Continue(())),
-            rounds: 0,
+            verdicts: VecDeque::new(),
             interrupted: false,
         }
     }
@@ -195,19 +215,27 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         Ok(())
     }
 
-    fn verdict(
-        &mut self,
-        session: &Session<E::Ciphertext>,
-        epoch: usize,
-        _: f64,
-    ) -> Result<ControlFlow<(), Verdict>, X> {
-        let verdict = (self.ask)(session, epoch)?;
-        self.rounds += usize::from(verdict.is_continue());
-        Ok(verdict)
+    fn validate(&mut self, session: &Session<E::Ciphertext>, check: Check) -> Result<ControlFlow<()>, X> {
+        Ok(match (self.ask)(session, check)? {
+            ControlFlow::Continue(verdict) => {
+                self.verdicts.push_back(verdict);
+                ControlFlow::Continue(())
+            }
+            ControlFlow::Break(()) => ControlFlow::Break(()),
+        })
     }
 
-    fn rounds(&self) -> usize {
-        self.rounds
+    fn opened(&mut self, _: &Session<E::Ciphertext>, _: Check) -> Result<(), X> {
+        Ok(())
+    }
+
+    /// Verdicts are there at once.
+    fn verdict(&mut self, _: &Session<E::Ciphertext>) -> Result<Option<Verdict>, X> {
+        Ok(self.verdicts.pop_front())
+    }
+
+    fn await_verdict(&mut self, session: &Session<E::Ciphertext>) -> Result<ControlFlow<(), Verdict>, X> {
+        Ok(self.verdict(session)?.map_or(ControlFlow::Break(()), ControlFlow::Continue))
     }
 
     fn judged(&mut self, _: &Session<E::Ciphertext>) -> Result<(), X> {

@@ -70,11 +70,11 @@ pub enum Error {
         /// The levels there are.
         has: usize,
     },
-    /// A repeated training that ended before an epoch.
-    #[error("the verdicts of this training end before epoch {epoch}")]
-    NoSuchEpoch {
-        /// The epoch, counted from 1.
-        epoch: usize,
+    /// A repeated training that ended before a check.
+    #[error("the verdicts of this training end before check {check}")]
+    NoSuchCheck {
+        /// The check, counted from 1.
+        check: usize,
     },
     /// Trials of a training whose noise differs too much.
     #[error(

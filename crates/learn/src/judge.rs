@@ -1,19 +1,19 @@
-//! The client's verdict on an epoch, from the loss, the patience and the range of the logits.
+//! The client's verdict on a check, from the loss, the patience and the range of the logits.
 
 use crate::softmax::exact;
 use crate::{Error, Matrix, Result};
 use serde::{Deserialize, Serialize};
 
-/// The client's answer to the server after an epoch. An abort is a [`Verdict::Stop`].
+/// The client's answer to the server at a check. An abort is a [`Verdict::Stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// Go on.
     Continue,
     /// Stop and return the kept weights.
     Stop,
-    /// Do the epoch again from its start with a lower rate.
+    /// Go back to the last accepted check, and on with a lower rate.
     LowerRate,
-    /// Do the epoch again from its start with a softmax of a wider range.
+    /// Go back to the last accepted check, and on with a softmax of a wider range.
     WidenRange,
 }
 
@@ -39,7 +39,7 @@ pub const NEAR_THE_END: f64 = 0.8;
 /// The classes' logits sum to zero but for noise. A mean beyond this is not noise.
 pub const LARGEST_MEAN: f64 = 1.0;
 
-/// The client's assessment of an epoch.
+/// The client's assessment of a check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
     /// The verdict to send.
@@ -58,25 +58,32 @@ pub struct Judge {
     patience: usize,
     range: f64,
     repeats_left: usize,
-    epoch: usize,
+    /// The accepted checks.
+    #[serde(rename = "epoch")]
+    checks: usize,
     best: Option<(usize, f64)>,
-    /// Whether the range was widened since the last accepted epoch.
+    /// Whether the range was widened since the last accepted check.
     #[serde(default)]
     widened: bool,
 }
 
 impl Judge {
-    /// A judge before the first epoch. It asks for at most `repeats` repeated epochs in all.
+    /// A judge before the first check. It goes back at most `repeats` times in all.
     pub fn new(patience: usize, range: f64, repeats: usize) -> Self {
-        Self { patience, range, repeats_left: repeats, epoch: 0, best: None, widened: false }
+        Self { patience, range, repeats_left: repeats, checks: 0, best: None, widened: false }
     }
 
-    /// The accepted epoch with the lowest loss, counted from 1.
-    pub fn best_epoch(&self) -> Option<usize> {
-        self.best.map(|(epoch, _)| epoch)
+    /// The number of accepted checks.
+    pub fn checks(&self) -> usize {
+        self.checks
     }
 
-    /// Judges an epoch by its validation logits.
+    /// The accepted check with the lowest loss, counted from 1.
+    pub fn best_check(&self) -> Option<usize> {
+        self.best.map(|(check, _)| check)
+    }
+
+    /// Judges a check by its validation logits.
     pub fn judge(&mut self, logits: &Matrix, labels: &[usize]) -> Result<Judgement> {
         self.judge_weighted(logits, labels, None)
     }
@@ -112,17 +119,17 @@ impl Judge {
 
     fn accept(&mut self, loss: f64) -> Verdict {
         self.widened = false;
-        self.epoch += 1;
+        self.checks += 1;
         match self.best {
             Some((best, lowest)) if loss >= lowest || loss.is_nan() => {
-                if self.epoch - best >= self.patience.max(1) {
+                if self.checks - best >= self.patience.max(1) {
                     Verdict::Stop
                 } else {
                     Verdict::Continue
                 }
             }
             _ => {
-                self.best = Some((self.epoch, loss));
+                self.best = Some((self.checks, loss));
                 Verdict::Continue
             }
         }
@@ -216,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn patience_counts_epochs_without_improvement() {
+    fn patience_counts_checks_without_improvement() {
         let mut judge = Judge::new(3, 128.0, 2);
         let verdicts: Vec<_> =
             [1.0, 2.0, 1.5, 1.9, 2.5, 2.4, 2.3, 2.2].map(|m| judge.judge(&margin(m), &[0]).unwrap().verdict).into();
         let mut expected = vec![Verdict::Continue; 7];
         expected.push(Verdict::Stop);
         assert_eq!(verdicts, expected);
-        assert_eq!(judge.best_epoch(), Some(5));
+        assert_eq!(judge.best_check(), Some(5));
     }
 
     #[test]
@@ -236,7 +243,7 @@ mod tests {
         assert_eq!(verdict(f64::NAN), Verdict::LowerRate);
         assert_eq!(verdict(450.0), Verdict::LowerRate);
         assert_eq!(verdict(450.0), Verdict::Stop);
-        assert_eq!((judge.epoch, judge.range), (2, 512.0));
+        assert_eq!((judge.checks, judge.range), (2, 512.0));
         // Beyond the range: a wider one first, then a lower rate.
         let mut judge = Judge::new(3, 32.0, 3);
         let mut verdict = |m: f64| judge.judge(&margin(m), &[0]).unwrap().verdict;

@@ -8,7 +8,7 @@
 
 use crate::agreement::{Agreement, centre_over_classes, initial_weights};
 use crate::driver::{Host, StepRequest, drive};
-use crate::session::Action;
+use crate::session::{Action, Check};
 use crate::trainer::{ModelState, Trainer};
 use crate::{CachedBatch, Circuit, EncryptedPiece, Error, Matrix, Result, Session, Verdict, batches, packing};
 use hetal_circuits::clear::Noise;
@@ -29,8 +29,8 @@ pub struct Rehearsal<'a> {
     pub pieces: &'a [PieceSlots],
     /// The verdicts that it was given, in order.
     pub verdicts: &'a [Verdict],
-    /// The accepted epoch whose weights were taken, counted from 1.
-    pub epoch: usize,
+    /// The accepted check whose weights were taken, counted from 1.
+    pub check: usize,
 }
 
 /// What the trials of a training on plain numbers say about the 2-norm of the noise of its weights.
@@ -133,9 +133,9 @@ impl Rehearsal<'_> {
         let initial =
             initial.iter().map(|part| encrypt(part, plan.weights())).collect::<std::result::Result<_, X>>()?;
         let mut session = Session::new(self.agreement.clone(), self.circuit.batches(pieces.len()), initial)?;
-        let mut host = Repetition { of: self, engine, pieces, trainer: None, rounds: 0, weights: None };
+        let mut host = Repetition { of: self, engine, pieces, trainer: None, verdict: None, weights: None };
         drive(&mut session, &mut host)?;
-        host.weights.ok_or(Error::NoSuchEpoch { epoch: self.epoch }.into())
+        host.weights.ok_or(Error::NoSuchCheck { check: self.check }.into())
     }
 }
 
@@ -152,13 +152,15 @@ struct Repetition<'a, E: Engine> {
     pieces: Vec<CachedBatch<E::Ciphertext>>,
     /// The circuit of the last range.
     trainer: Option<(f64, Trainer<E>)>,
-    rounds: usize,
+    /// The verdict on the open check.
+    verdict: Option<Verdict>,
     weights: Option<Vec<E::Ciphertext>>,
 }
 
 impl<E: Engine> Repetition<'_, E> {
-    fn verdict_ahead(&self) -> Result<Verdict> {
-        self.of.verdicts.get(self.rounds).copied().ok_or(Error::NoSuchEpoch { epoch: self.of.epoch })
+    /// The verdict on the next check. No check is open, because every verdict is taken at once.
+    fn verdict_ahead(&self, session: &Session<E::Ciphertext>) -> Result<Verdict> {
+        self.of.verdicts.get(session.rounds()).copied().ok_or(Error::NoSuchCheck { check: self.of.check })
     }
 
     fn trainer(&mut self, range: f64) -> Result<&Trainer<E>> {
@@ -184,8 +186,8 @@ impl<E: Engine> Host for Repetition<'_, E> {
         session: &Session<E::Ciphertext>,
         StepRequest { batch, size, range }: StepRequest,
     ) -> Result<ModelState<E::Ciphertext>> {
-        // An epoch that was repeated left no trace, and its logits may have left the range.
-        if matches!(self.verdict_ahead()?, Verdict::LowerRate | Verdict::WidenRange) {
+        // Iterations that were repeated left no trace, and their logits may have left the range.
+        if matches!(self.verdict_ahead(session)?, Verdict::LowerRate | Verdict::WidenRange) {
             return Ok(session.model().clone());
         }
         self.trainer(range)?;
@@ -204,18 +206,26 @@ impl<E: Engine> Host for Repetition<'_, E> {
         Ok(())
     }
 
-    fn verdict(&mut self, session: &Session<E::Ciphertext>, epoch: usize, _: f64) -> Result<ControlFlow<(), Verdict>> {
-        let verdict = self.verdict_ahead()?;
-        self.rounds += 1;
-        if matches!(verdict, Verdict::Continue | Verdict::Stop) && epoch == self.of.epoch {
+    fn validate(&mut self, session: &Session<E::Ciphertext>, check: Check) -> Result<ControlFlow<()>> {
+        let verdict = self.verdict_ahead(session)?;
+        if matches!(verdict, Verdict::Continue | Verdict::Stop) && check.number == self.of.check {
             self.weights = Some(session.weights().to_vec());
             return Ok(ControlFlow::Break(()));
         }
-        Ok(ControlFlow::Continue(verdict))
+        self.verdict = Some(verdict);
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn rounds(&self) -> usize {
-        self.rounds
+    fn opened(&mut self, _: &Session<E::Ciphertext>, _: Check) -> Result<()> {
+        Ok(())
+    }
+
+    fn verdict(&mut self, _: &Session<E::Ciphertext>) -> Result<Option<Verdict>> {
+        Ok(self.verdict.take())
+    }
+
+    fn await_verdict(&mut self, _: &Session<E::Ciphertext>) -> Result<ControlFlow<(), Verdict>> {
+        Ok(ControlFlow::Break(()))
     }
 
     fn judged(&mut self, _: &Session<E::Ciphertext>) -> Result<()> {
@@ -267,34 +277,40 @@ mod tests {
             Self { circuit, agreement, pieces }
         }
 
-        fn rehearsal<'a>(&'a self, verdicts: &'a [Verdict], epoch: usize) -> Rehearsal<'a> {
+        fn rehearsal<'a>(&'a self, verdicts: &'a [Verdict], check: usize) -> Rehearsal<'a> {
             let Self { circuit, agreement, pieces } = self;
-            Rehearsal { circuit, agreement, pieces, verdicts, epoch }
+            Rehearsal { circuit, agreement, pieces, verdicts, check }
         }
     }
 
-    /// Lowered rates and widened ranges are those of the training, and the epoch is the one asked
-    /// for.
+    /// Lowered rates and widened ranges are those of the training, checks come where they came, and
+    /// the check is the one asked for.
     #[test]
     fn a_repetition_follows_the_verdicts() {
         use Verdict::{Continue, LowerRate, WidenRange};
-        let training = Training::new(0.01);
-        let verdicts = [Continue, LowerRate, Continue, WidenRange, Continue, Continue];
-        let repeated = training.rehearsal(&verdicts, 3).weights(TOP, Noise::default()).unwrap();
-        let (x, labels) = rows(8, 3);
-        let mut exact = ReferenceModel::new(initial_weights(3, 8, 0), training.agreement.momentum);
-        for rate in [2.0, 1.0, 1.0] {
-            for r in [0..32, 32..60] {
-                let size = StepSize { rate, alpha: 0.01 };
-                exact.step(&x.slice(r.clone()), &labels[r], size, softmax::exact).unwrap();
+        // Checks at every iteration, at an epoch of two (as in earlier versions), and across epochs.
+        for check_every in [1, 0, 3] {
+            let mut training = Training::new(0.01);
+            training.agreement.check_every = check_every;
+            let verdicts = [Continue, LowerRate, Continue, WidenRange, Continue, Continue];
+            let repeated = training.rehearsal(&verdicts, 3).weights(TOP, Noise::default()).unwrap();
+            let (x, labels) = rows(8, 3);
+            let mut exact = ReferenceModel::new(initial_weights(3, 8, 0), training.agreement.momentum);
+            let mut batches = [0..32, 32..60].into_iter().cycle();
+            for rate in [2.0, 1.0, 1.0] {
+                for r in batches.by_ref().take(if check_every == 0 { 2 } else { check_every }) {
+                    let size = StepSize { rate, alpha: 0.01 };
+                    exact.step(&x.slice(r.clone()), &labels[r], size, softmax::exact).unwrap();
+                }
+                exact.prepare_for_judgement();
             }
-            exact.prepare_for_judgement();
+            let mut exact = exact.weights().clone();
+            centre_over_classes(&mut exact);
+            let difference = repeated.max_difference(&exact);
+            assert!(difference < 1e-4 * exact.max_magnitude(), "{check_every}: {difference}");
+            let early = training.rehearsal(&verdicts, 5).weights(TOP, Noise::default());
+            assert_eq!(early, Err(Error::NoSuchCheck { check: 5 }));
         }
-        let mut exact = exact.weights().clone();
-        centre_over_classes(&mut exact);
-        assert!(repeated.max_difference(&exact) < 1e-4 * exact.max_magnitude(), "{}", repeated.max_difference(&exact));
-        let early = training.rehearsal(&verdicts, 5).weights(TOP, Noise::default());
-        assert_eq!(early, Err(Error::NoSuchEpoch { epoch: 5 }));
     }
 
     /// The bound holds for other noise of the same size, and fails for bootstraps that are 32 times

@@ -3,6 +3,19 @@
 //! A session names the next action ([`Session::next_action`]). Its driver ([`crate::driver`])
 //! executes the action with an engine, a network or a disk, and reports the result. Every state can
 //! be saved ([`Session::checkpoint`]) and resumed.
+//!
+//! Every [`Agreement::check_every`] iterations the weights are checked: their validation logits go
+//! to the client, who answers with a verdict. The session trains on meanwhile. At most
+//! [`MOST_OPEN`] checks wait for their verdicts; the model of each is kept. Verdicts are taken in
+//! order. One that repeats iterations throws away everything after the last accepted check:
+//!
+//! ```text
+//! accepted      open checks         model
+//!    ●───────────○───────○───────────▶        continue: the first open check is accepted
+//!    ●▶                                       lower the rate, widen the range: back to here
+//! ```
+//!
+//! The weights that a session returns depend on the verdicts alone, and not on when they came.
 
 use crate::agreement::Agreement;
 use crate::judge::{Verdict, wider};
@@ -12,8 +25,14 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// The most epochs that a client may have repeated in a training, so that every job ends.
+/// The most times that a client may go back to the last accepted check in a training, so that every
+/// job ends.
 pub const MOST_REPEATS: usize = 8;
+
+/// The most checks that wait for their verdicts. On a fast GPU, sixteen checks of four iterations
+/// take longer than the two seconds of a verdict, so that the server does not wait. The model of
+/// each open check is in memory, and a verdict that goes back wastes the iterations after it.
+pub const MOST_OPEN: usize = 16;
 
 /// The next action of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,32 +49,32 @@ pub enum Action {
     /// A refresh of the model. Answered by [`Session::stepped`], too.
     Refresh,
     /// Send validation logits of [`Session::weights`] to the client. Answered by
-    /// [`Session::judged`].
-    Validate {
-        /// The epoch that ended, counted from 1.
-        epoch: usize,
-        /// The range whose scale the logits are divided by.
-        range: f64,
-    },
+    /// [`Session::opened`].
+    Validate(Check),
+    /// Wait for the verdict on the first open check. Answered by [`Session::judged`].
+    Await,
     /// The end: return the kept weights to the client.
     Return,
+}
+
+/// A check of the weights by the client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Check {
+    /// Its number among the accepted checks, counted from 1.
+    pub number: usize,
+    /// The number of its verdict, counted from 1: the accepted checks and the repeats before it
+    /// count. A check that a repeat throws away has no verdict, and another check has its round.
+    pub round: usize,
+    /// The repeats before it.
+    pub repeats: usize,
+    /// The range whose scale the logits are divided by.
+    pub range: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Training,
-    Judging,
     Finished,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Phase::Training => "training",
-            Phase::Judging => "waiting for a verdict",
-            Phase::Finished => "finished",
-        }
-    }
 }
 
 /// A training in progress.
@@ -64,10 +83,15 @@ pub struct Session<C> {
     agreement: Agreement,
     batches: usize,
     model: ModelState<C>,
-    epoch_start: ModelState<C>,
+    /// The iterations that led to the model, without repeated ones.
+    iteration: usize,
+    /// The models of the open checks, in order.
+    open: VecDeque<ModelState<C>>,
+    /// The model of the last accepted check, or the first one.
+    accepted: ModelState<C>,
     kept: VecDeque<(usize, Vec<C>)>,
-    epoch: usize,
-    batch: usize,
+    /// The accepted checks.
+    checks: usize,
     rate: f64,
     range: f64,
     repeats: usize,
@@ -84,11 +108,12 @@ impl<C: Clone> Session<C> {
         let model = ModelState::new(weights, agreement.momentum);
         Ok(Self {
             batches,
-            epoch_start: model.clone(),
+            accepted: model.clone(),
             model,
+            iteration: 0,
+            open: VecDeque::new(),
             kept: VecDeque::new(),
-            epoch: 0,
-            batch: 0,
+            checks: 0,
             rate: agreement.rate,
             range: agreement.range,
             repeats: 0,
@@ -107,7 +132,7 @@ impl<C: Clone> Session<C> {
         &self.model
     }
 
-    /// The number of repeated epochs.
+    /// How often the session went back to the last accepted check.
     pub fn repeats(&self) -> usize {
         self.repeats
     }
@@ -117,95 +142,143 @@ impl<C: Clone> Session<C> {
         self.range
     }
 
-    /// The current weights. At the end of an epoch these are validated.
+    /// The current weights. At a check these are validated.
     pub fn weights(&self) -> &[C] {
         &self.model.weights
     }
 
-    /// The weights of the last accepted epochs, at most `patience + 1`, each with its epoch. All of
-    /// them are returned, so that the server does not learn which one the client chooses.
-    pub fn kept(&self) -> impl Iterator<Item = (usize, &[C])> {
-        self.kept.iter().map(|(epoch, weights)| (*epoch, &weights[..]))
+    /// The iterations that led to the current model, without repeated ones.
+    pub fn iteration(&self) -> usize {
+        self.iteration
     }
 
-    /// What the driver must do next.
+    /// The number of open checks.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The verdicts taken so far.
+    pub fn rounds(&self) -> usize {
+        self.checks + self.repeats
+    }
+
+    /// The weights of the last accepted checks, at most `patience + 1`, each with its number. All
+    /// of them are returned, so that the server does not learn which one the client chooses.
+    pub fn kept(&self) -> impl Iterator<Item = (usize, &[C])> {
+        self.kept.iter().map(|(check, weights)| (*check, &weights[..]))
+    }
+
+    /// What the driver must do next. It may take a verdict on the first open check at any time.
     pub fn next_action(&self) -> Action {
-        match self.phase {
-            Phase::Training | Phase::Judging if self.needs_refresh() => Action::Refresh,
-            Phase::Training => {
-                let size = StepSize { rate: self.rate, alpha: self.agreement.alpha };
-                Action::Step { batch: self.batch, size, range: self.range }
-            }
-            Phase::Judging => Action::Validate { epoch: self.epoch + 1, range: self.range },
-            Phase::Finished => Action::Return,
+        if self.phase == Phase::Finished {
+            return Action::Return;
         }
+        let due = self.is_check_due();
+        if self.needs_refresh() {
+            Action::Refresh
+        } else if due && self.open.len() < MOST_OPEN {
+            Action::Validate(self.next_check())
+        } else if due || self.is_complete() {
+            Action::Await
+        } else {
+            let size = StepSize { rate: self.rate, alpha: self.agreement.alpha };
+            Action::Step { batch: self.iteration % self.batches, size, range: self.range }
+        }
+    }
+
+    /// The check that follows the open ones.
+    fn next_check(&self) -> Check {
+        let (ahead, repeats) = (self.open.len() + 1, self.repeats);
+        Check { number: self.checks + ahead, round: self.rounds() + ahead, repeats, range: self.range }
+    }
+
+    /// Whether all checks are accepted or open.
+    fn is_complete(&self) -> bool {
+        self.checks + self.open.len() == self.agreement.checks(self.batches)
+    }
+
+    /// Whether the current weights are those of the next check.
+    fn is_check_due(&self) -> bool {
+        let next = self.checks + self.open.len() + 1;
+        !self.is_complete() && self.iteration == self.agreement.iterations_until(next, self.batches)
     }
 
     /// Whether the model is refreshed next. Weights that are judged and kept carry no factor.
     fn needs_refresh(&self) -> bool {
-        let to_be_judged = self.phase == Phase::Judging;
-        self.model.needs_refresh() || to_be_judged && !self.model.recursion.has_plain_weights()
+        let recursion = &self.model.recursion;
+        let is_due = recursion.needs_refresh() || self.is_check_due() && !recursion.has_plain_weights();
+        is_due && !self.is_complete() && self.phase == Phase::Training
     }
 
     /// The model after the step or the refresh that [`Session::next_action`] asked for.
     pub fn stepped(&mut self, model: ModelState<C>) -> Result<()> {
-        if self.needs_refresh() && self.phase != Phase::Finished {
-            self.model = model;
-            return Ok(());
+        match self.next_action() {
+            Action::Refresh => {}
+            Action::Step { .. } => self.iteration += 1,
+            _ => return Err(self.out_of_turn("a step")),
         }
-        self.expect(Phase::Training, "a step")?;
         self.model = model;
-        self.batch += 1;
-        if self.batch == self.batches {
-            self.phase = Phase::Judging;
-        }
         Ok(())
     }
 
-    /// Takes the client's verdict on the epoch. More repeats than [`MOST_REPEATS`], or a range
-    /// beyond the widest, count as a stop.
+    /// The client has the validation logits that [`Session::next_action`] asked for.
+    pub fn opened(&mut self) -> Result<()> {
+        if !matches!(self.next_action(), Action::Validate(_)) {
+            return Err(self.out_of_turn("a check"));
+        }
+        self.open.push_back(self.model.clone());
+        Ok(())
+    }
+
+    /// Takes the client's verdict on the first open check. More repeats than [`MOST_REPEATS`], or a
+    /// range beyond the widest, count as a stop.
     pub fn judged(&mut self, verdict: Verdict) -> Result<()> {
-        self.expect(Phase::Judging, "a verdict")?;
+        let Some(judged) = self.open.pop_front() else { return Err(self.out_of_turn("a verdict")) };
         match (verdict, wider(self.range)) {
             (Verdict::LowerRate, _) if self.repeats < MOST_REPEATS => {
                 self.repeat(self.rate * self.agreement.lowering, self.range);
             }
             (Verdict::WidenRange, Some(range)) if self.repeats < MOST_REPEATS => self.repeat(self.rate, range),
-            (verdict, _) => self.accept(verdict != Verdict::Continue),
+            (verdict, _) => self.accept(judged, verdict != Verdict::Continue),
         }
         Ok(())
     }
 
-    /// Ends the session from any state. An epoch that waits for its verdict is kept, an unfinished
-    /// epoch is not. Before the end of the first epoch there is nothing to return.
-    pub fn abort(&mut self) {
-        match self.phase {
-            Phase::Judging => self.accept(true),
-            Phase::Training | Phase::Finished => self.phase = Phase::Finished,
-        }
-    }
-
-    fn accept(&mut self, last: bool) {
-        self.epoch += 1;
-        self.kept.push_back((self.epoch, self.model.weights.clone()));
+    fn accept(&mut self, judged: ModelState<C>, last: bool) {
+        self.checks += 1;
+        self.kept.push_back((self.checks, judged.weights.clone()));
         while self.kept.len() > self.agreement.patience + 1 {
             self.kept.pop_front();
         }
-        self.epoch_start = self.model.clone();
-        self.batch = 0;
-        let done = last || self.epoch >= self.agreement.max_epochs;
-        self.phase = if done { Phase::Finished } else { Phase::Training };
+        self.accepted = judged;
+        if last || self.checks == self.agreement.checks(self.batches) {
+            self.go_back();
+            self.phase = Phase::Finished;
+        }
     }
 
-    /// Rolls back to the start of the epoch.
     fn repeat(&mut self, rate: f64, range: f64) {
         self.repeats += 1;
-        self.model = self.epoch_start.clone();
-        (self.rate, self.range, self.batch, self.phase) = (rate, range, 0, Phase::Training);
+        (self.rate, self.range) = (rate, range);
+        self.go_back();
     }
 
-    fn expect(&self, phase: Phase, got: &'static str) -> Result<()> {
-        if self.phase == phase { Ok(()) } else { Err(Error::OutOfTurn { got, waiting: self.phase.name() }) }
+    /// Back to the last accepted check.
+    fn go_back(&mut self) {
+        self.open.clear();
+        self.model = self.accepted.clone();
+        self.iteration = self.agreement.iterations_until(self.checks, self.batches);
+    }
+
+    fn out_of_turn(&self, got: &'static str) -> Error {
+        let waiting = match self.next_action() {
+            Action::Step { .. } => "training",
+            Action::Refresh => "refreshing",
+            Action::Validate(_) => "validating",
+            Action::Await => "waiting for a verdict",
+            Action::Return => "finished",
+        };
+        Error::OutOfTurn { got, waiting }
     }
 
     /// The checkpoint: a record to store, and the ciphertexts it refers to, in order.
@@ -215,39 +288,43 @@ impl<C: Clone> Session<C> {
             batches: self.batches,
             parts: self.model.weights.len(),
             model: ModelRecord::of(&self.model),
-            epoch_start: ModelRecord::of(&self.epoch_start),
-            kept: self.kept.iter().map(|(epoch, _)| *epoch).collect(),
-            epoch: self.epoch,
-            batch: self.batch,
+            open: self.open.iter().map(ModelRecord::of).collect(),
+            accepted: ModelRecord::of(&self.accepted),
+            kept: self.kept.iter().map(|(check, _)| *check).collect(),
+            iteration: self.iteration,
+            checks: self.checks,
             rate: self.rate,
             range: self.range,
             repeats: self.repeats,
             phase: self.phase,
         };
-        let models = ciphertexts(&self.model).chain(ciphertexts(&self.epoch_start));
-        (record, models.chain(self.kept.iter().flat_map(|(_, weights)| weights)).collect())
+        let models = std::iter::once(&self.model).chain(&self.open).chain([&self.accepted]);
+        let kept = self.kept.iter().flat_map(|(_, weights)| weights);
+        (record, models.flat_map(ciphertexts).chain(kept).collect())
     }
 
     /// Resumes the session of a checkpoint.
     pub fn resume(record: CheckpointRecord, ciphertexts: Vec<C>) -> Result<Self> {
-        let vectors = record.model.vectors() + record.epoch_start.vectors() + record.kept.len();
+        let models = std::iter::once(&record.model).chain(&record.open).chain([&record.accepted]);
+        let vectors = models.map(ModelRecord::vectors).sum::<usize>() + record.kept.len();
         let expected = vectors.saturating_mul(record.parts);
-        let mismatch = Error::Checkpoint { got: ciphertexts.len(), expected };
-        if ciphertexts.len() != expected || record.parts == 0 {
-            return Err(mismatch);
+        if ciphertexts.len() != expected || record.parts == 0 || record.batches == 0 {
+            return Err(Error::Checkpoint { got: ciphertexts.len(), expected });
         }
         let mut ciphertexts = ciphertexts.into_iter();
         let mut vector = || -> Vec<C> { ciphertexts.by_ref().take(record.parts).collect() };
         let model = record.model.filled(&mut vector);
-        let epoch_start = record.epoch_start.filled(&mut vector);
+        let open = record.open.iter().map(|model| model.filled(&mut vector)).collect();
+        let accepted = record.accepted.filled(&mut vector);
         Ok(Self {
             agreement: record.agreement,
             batches: record.batches,
             model,
-            epoch_start,
-            kept: record.kept.into_iter().map(|epoch| (epoch, vector())).collect(),
-            epoch: record.epoch,
-            batch: record.batch,
+            iteration: record.iteration,
+            open,
+            accepted,
+            kept: record.kept.into_iter().map(|check| (check, vector())).collect(),
+            checks: record.checks,
             rate: record.rate,
             range: record.range,
             repeats: record.repeats,
@@ -262,14 +339,15 @@ impl<C: Clone> Session<C> {
 pub struct CheckpointRecord {
     agreement: Agreement,
     batches: usize,
-    /// Ciphertexts of a classifier. Omitted if there is one, as in older records.
+    /// Ciphertexts of a classifier. Omitted if there is one.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     parts: usize,
     model: ModelRecord,
-    epoch_start: ModelRecord,
+    open: Vec<ModelRecord>,
+    accepted: ModelRecord,
     kept: Vec<usize>,
-    epoch: usize,
-    batch: usize,
+    iteration: usize,
+    checks: usize,
     rate: f64,
     range: f64,
     repeats: usize,
@@ -313,176 +391,5 @@ fn ciphertexts<C>(model: &ModelState<C>) -> impl Iterator<Item = &C> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::AgreementLimits;
-
-    /// A session whose "ciphertexts" are numbers: each step adds 1 to both of a classifier's.
-    fn session(patience: usize, max_epochs: usize) -> Session<u32> {
-        let agreement = Agreement { patience, max_epochs, ..AgreementLimits::default().defaults };
-        Session::new(agreement, 2, vec![0, 100]).unwrap()
-    }
-
-    fn epoch(session: &mut Session<u32>) {
-        while let Action::Step { .. } | Action::Refresh = session.next_action() {
-            let model = session.model().clone();
-            let weights = model.weights.iter().map(|w| w + 1).collect();
-            session.stepped(ModelState { weights, ..model }).unwrap();
-        }
-    }
-
-    #[test]
-    fn epochs_alternate_with_verdicts() {
-        let mut s = session(1, 3);
-        assert_eq!(s.next_action(), Action::Step { batch: 0, size: StepSize::of(1.0), range: 32.0 });
-        epoch(&mut s);
-        assert_eq!(s.next_action(), Action::Validate { epoch: 1, range: 32.0 });
-        for _ in 0..2 {
-            s.judged(Verdict::Continue).unwrap();
-            epoch(&mut s);
-        }
-        s.judged(Verdict::Continue).unwrap();
-        assert_eq!(s.next_action(), Action::Return);
-        assert_eq!(s.kept().collect::<Vec<_>>(), [(2, &[4, 104][..]), (3, &[6, 106])]);
-    }
-
-    #[test]
-    fn stop_keeps_the_epoch_it_was_said_after() {
-        let mut s = session(3, 10);
-        epoch(&mut s);
-        s.judged(Verdict::Stop).unwrap();
-        assert_eq!((s.next_action(), s.kept().count()), (Action::Return, 1));
-    }
-
-    #[test]
-    fn an_abort_is_a_stop() {
-        let mut at_once = session(3, 10);
-        at_once.abort();
-        assert_eq!((at_once.next_action(), at_once.kept().count()), (Action::Return, 0));
-        let mut waiting = session(3, 10);
-        epoch(&mut waiting);
-        waiting.abort();
-        assert_eq!(
-            (waiting.next_action(), waiting.kept().collect::<Vec<_>>()),
-            (Action::Return, vec![(1, &[2, 102][..])])
-        );
-        waiting.abort();
-        assert_eq!(waiting.kept().count(), 1);
-    }
-
-    #[test]
-    fn no_client_holds_a_session_forever() {
-        for verdict in [Verdict::LowerRate, Verdict::WidenRange] {
-            let mut s = session(3, 10);
-            let mut rounds = 0;
-            while s.next_action() != Action::Return {
-                epoch(&mut s);
-                s.judged(verdict).unwrap();
-                rounds += 1;
-            }
-            assert!(rounds <= MOST_REPEATS + 1, "{verdict:?}: {rounds}");
-            assert_eq!(s.kept().count(), 1);
-        }
-    }
-
-    /// Whatever the patience, the best epoch is among those that are returned.
-    #[test]
-    fn the_best_epoch_is_kept() {
-        for patience in 1..=3 {
-            let (mut s, mut judge) = (session(patience, 10), crate::Judge::new(patience, 32.0, 3));
-            let labels = [0];
-            for quality in [1.0, 3.0, 2.0, 1.5, 1.0, 0.5] {
-                epoch(&mut s);
-                let logits = crate::Matrix::from_fn(1, 2, |_, k| if k == 0 { quality } else { -quality });
-                s.judged(judge.judge(&logits, &labels).unwrap().verdict).unwrap();
-                if s.next_action() == Action::Return {
-                    break;
-                }
-            }
-            assert_eq!((s.next_action(), judge.best_epoch()), (Action::Return, Some(2)));
-            assert!(s.kept().any(|(epoch, _)| epoch == 2), "patience {patience}");
-        }
-    }
-
-    #[test]
-    fn divergence_rolls_back() {
-        let mut s = session(3, 10);
-        epoch(&mut s);
-        s.judged(Verdict::Continue).unwrap();
-        epoch(&mut s);
-        s.judged(Verdict::LowerRate).unwrap();
-        assert_eq!(
-            (s.weights(), s.next_action()),
-            (&[2, 102][..], Action::Step { batch: 0, size: StepSize::of(0.5), range: 32.0 })
-        );
-        epoch(&mut s);
-        assert_eq!(s.next_action(), Action::Validate { epoch: 2, range: 32.0 });
-        s.judged(Verdict::WidenRange).unwrap();
-        assert_eq!(s.next_action(), Action::Step { batch: 0, size: StepSize::of(0.5), range: 128.0 });
-        assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &[2, 102][..])]);
-    }
-
-    #[test]
-    fn answers_out_of_turn_are_errors() {
-        let mut s = session(3, 10);
-        let waiting = "training";
-        assert_eq!(s.judged(Verdict::Continue), Err(Error::OutOfTurn { got: "a verdict", waiting }));
-        epoch(&mut s);
-        let model = s.model().clone();
-        assert!(matches!(s.stepped(model), Err(Error::OutOfTurn { .. })));
-        assert!(Session::new(AgreementLimits::default().defaults, 0, vec![0]).is_err());
-    }
-
-    #[test]
-    fn a_checkpoint_is_the_whole_session() {
-        let mut s = session(1, 10);
-        for _ in 0..3 {
-            epoch(&mut s);
-            s.judged(Verdict::Continue).unwrap();
-        }
-        let (recursion, _) = s.model().recursion.advance(StepSize { rate: 1.0, alpha: 0.1 });
-        s.stepped(ModelState { momentum: Some(vec![50, 150]), recursion, ..s.model().clone() }).unwrap();
-        let (record, ciphertexts) = s.checkpoint();
-        assert_eq!(ciphertexts, [&6, &106, &50, &150, &6, &106, &4, &104, &6, &106]);
-        let text = serde_json::to_string(&record).unwrap();
-        let ciphertexts: Vec<u32> = ciphertexts.into_iter().copied().collect();
-        let again = Session::resume(serde_json::from_str(&text).unwrap(), ciphertexts.clone()).unwrap();
-        assert_eq!(format!("{again:?}"), format!("{s:?}"));
-        assert!(matches!(Session::resume(record, ciphertexts[1..].to_vec()), Err(Error::Checkpoint { .. })));
-    }
-
-    /// The record of a classifier in one ciphertext does not mention parts.
-    #[test]
-    fn a_checkpoint_of_one_ciphertext_is_as_it_was() {
-        let s = Session::new(AgreementLimits::default().defaults, 1, vec![7]).unwrap();
-        let (record, ciphertexts) = s.checkpoint();
-        assert_eq!(ciphertexts, [&7, &7]);
-        let text = serde_json::to_string(&record).unwrap();
-        assert!(!text.contains("parts"), "{text}");
-        let again = Session::resume(serde_json::from_str(&text).unwrap(), vec![7, 7]).unwrap();
-        assert_eq!(format!("{again:?}"), format!("{s:?}"));
-        for parts in ["0", "18446744073709551615"] {
-            let bad = text.replace("\"batches\":1", &format!("\"batches\":1,\"parts\":{parts}"));
-            assert!(Session::resume(serde_json::from_str(&bad).unwrap(), vec![7, 7]).is_err());
-        }
-    }
-
-    /// Stored checkpoints must stay readable: the names in the record are fixed.
-    #[test]
-    fn the_names_in_a_checkpoint_do_not_change() {
-        let model = concat!(
-            r#"{"momentum":false,"recursion":{"schedule":{"momentum":"Nesterov","lambda":1.0},"multiple":32768,"#,
-            r#""weight_factor":1.0,"lookahead_factor":1.0}}"#
-        );
-        let agreement = concat!(
-            r#"{"batch":1024,"rate":1.0,"lowering":0.5,"momentum":"Nesterov","patience":3,"#,
-            r#""max_epochs":50,"range":32.0,"seed":0,"alpha":0.0,"weighted":false,"circuit":1,"rate_hidden":false}"#
-        );
-        let expected = format!(
-            r#"{{"agreement":{agreement},"batches":1,"model":{model},"epoch_start":{model},"kept":[],"epoch":0,"#
-        ) + r#""batch":0,"rate":1.0,"range":32.0,"repeats":0,"phase":"Training"}"#;
-        let (record, _) = Session::new(AgreementLimits::default().defaults, 1, vec![7]).unwrap().checkpoint();
-        assert_eq!(serde_json::to_string(&record).unwrap(), expected);
-    }
-}
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;

@@ -10,6 +10,7 @@ use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::nesterov::{LOG_WEIGHT_BOUND, Momentum, StepSize};
 use hetal_learn::reference::{self, ReferenceModel};
+use hetal_learn::session::Check;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, ModelState, Trainer};
 use hetal_learn::{
@@ -169,7 +170,7 @@ fn encrypted_training_stops_early() {
     let mut judges = [Judge::new(patience, 32.0, 0), Judge::new(patience, 32.0, 0)];
     let mut exact = ReferenceModel::new(initial, agreement.momentum);
     let mut history = Vec::new();
-    let ask = |session: &Session<_>, epoch: usize| -> Result<_> {
+    let ask = |session: &Session<_>, check: Check| -> Result<_> {
         let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
         let opened = packing::unpack_logits(&g, &parties.client.decrypt(sealed.inner()), 60).unwrap();
         let logits = Matrix::from_fn(60, classes, |i, k| scale * opened[(i, k)]);
@@ -180,14 +181,14 @@ fn encrypted_training_stops_early() {
         history.push(exact.weights().clone());
         let plain = reference::logits(&x.slice(120..180), exact.weights()).unwrap();
         let expected = judges[1].judge(&plain, &labels[120..]).unwrap();
-        assert_eq!((judgement.verdict, judgement.accuracy), (expected.verdict, expected.accuracy), "epoch {epoch}");
+        assert_eq!((judgement.verdict, judgement.accuracy), (expected.verdict, expected.accuracy), "{check:?}");
         Ok(ControlFlow::Continue(judgement.verdict))
     };
     let mut host = EngineHost::new(engine, &batches[..], |_| Ok(&trainer), ask);
     assert_eq!(drive(&mut session, &mut host).unwrap(), Ended::Complete);
     drop(host);
     assert!(history.len() > 2 && history.len() < 12, "{} epochs", history.len());
-    let best = judges[0].best_epoch().unwrap();
+    let best = judges[0].best_check().unwrap();
     let (_, weights) = session.kept().find(|(epoch, _)| *epoch == best).unwrap();
     let difference = opened(&parties, &g, weights).max_difference(&history[best - 1]);
     assert!(difference < 1e-4 * history[best - 1].max_magnitude(), "{difference:e}");

@@ -62,7 +62,7 @@ fn raw_weights_give_the_key_away_and_released_ones_do_not() {
     }];
     let verdicts = [Verdict::Continue; 4];
     let rehearsal =
-        Rehearsal { circuit: &circuit, agreement: &agreement, pieces: &pieces, verdicts: &verdicts, epoch: 4 };
+        Rehearsal { circuit: &circuit, agreement: &agreement, pieces: &pieces, verdicts: &verdicts, check: 4 };
 
     let needs = circuit.keys(client.params.top_level()).unwrap();
     let mut keys = EvaluationKeys::default();

@@ -129,9 +129,9 @@ impl Server {
             let judgement = judge.judge(&self.validation_logits(session), labels)?;
             Ok(ControlFlow::Continue(judgement.verdict))
         };
-        // The last step of an epoch is followed by its verdict.
+        // The last step of a check is followed by its verdict.
         let advanced = |session: &Session<Ciphertext>, _| match (between(), session.next_action()) {
-            (true, _) | (false, Action::Validate { .. }) => ControlFlow::Continue(()),
+            (true, _) | (false, Action::Validate(_)) => ControlFlow::Continue(()),
             (false, _) => ControlFlow::Break(()),
         };
         let host = EngineHost::new(&self.engine, &self.batches[..], |_| Ok(&self.trainer), ask);
@@ -151,7 +151,7 @@ fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
         }
         let logits = reference::logits(client.validation.features(), reference.weights()).unwrap();
         let verdict = judge.judge(&logits, client.validation.labels()).unwrap().verdict;
-        if judge.best_epoch() == Some(epoch) {
+        if judge.best_check() == Some(epoch) {
             best = (reference.weights().clone(), epoch);
         }
         if verdict == Verdict::Stop {
@@ -173,7 +173,7 @@ fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
     let mut judge = Judge::new(agreement.patience, agreement.range, 3);
     assert!(server.run(&mut session, &mut judge, client.validation.labels(), || true));
     let (exact, best) = reference(&client, &agreement);
-    assert_eq!(judge.best_epoch(), Some(best));
+    assert_eq!(judge.best_check(), Some(best));
     assert!(best > 1 && best < agreement.max_epochs, "{best}");
     // Not told which, the server returns them all; the client finds the best among them.
     assert_eq!(session.kept().count(), agreement.patience + 1);

@@ -111,6 +111,7 @@ const WORDS: [(&str, &str); 30] = [
     ("--alpha", "alpha"),
     ("--fresh-keys", "new keys (`hetal keys rotate` in a shell)"),
     ("--epochs", "max_epochs"),
+    ("--check-every", "check_every"),
     ("--server", "server"),
     ("--patience", "patience"),
     ("--replace", "replace=True"),

@@ -70,6 +70,9 @@ impl Classifier {
         dict.set_item("param_set", &training.set)?;
         dict.set_item("epochs", training.epochs)?;
         dict.set_item("best_epoch", training.best_epoch)?;
+        dict.set_item("checks", training.checks())?;
+        dict.set_item("best_check", training.best_check())?;
+        dict.set_item("check_every", training.check_every)?;
         dict.set_item("iterations", training.iterations)?;
         dict.set_item("validation_loss", training.validation_loss)?;
         dict.set_item("validation_accuracy", training.validation_accuracy)?;

@@ -33,6 +33,7 @@ pub struct Settings {
     pub batch_size: Option<usize>,
     pub max_epochs: Option<usize>,
     pub patience: Option<usize>,
+    pub check_every: Option<usize>,
     pub alpha: Option<f64>,
     pub class_weight: Option<ClassWeights>,
     pub prior: f64,
@@ -111,6 +112,7 @@ impl Settings {
             patience: self.patience,
             max_epochs: self.max_epochs,
             alpha: self.alpha,
+            check_every: self.check_every,
             ..Wishes::default()
         }
     }

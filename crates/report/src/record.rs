@@ -192,11 +192,14 @@ pub struct VerdictCount {
 /// The result of a training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Accepted epochs.
+    /// Epochs until the last accepted check, the last one perhaps in part.
     pub epochs: usize,
-    /// The epoch whose weights are the model.
+    /// The epoch in which the best check was.
     pub best_epoch: usize,
-    /// The check of that epoch, if the checks are known.
+    /// Accepted checks; 0 in records of earlier versions, which had one an epoch.
+    #[serde(default)]
+    pub checks: usize,
+    /// The check whose weights are the model, among all checks, if these are known.
     pub best_check: Option<usize>,
     /// Iterations, repeated ones included.
     pub iterations: u64,
@@ -340,8 +343,10 @@ pub struct HyperParameterRecord {
     pub batch: usize,
     /// The first learning rate, unless the server hides it.
     pub rate: Option<f64>,
-    /// Epochs without improvement before the training stops.
+    /// Checks without improvement before the training stops.
     pub patience: usize,
+    /// Iterations between two checks; 0 in records of earlier versions, for an epoch.
+    pub check_every: usize,
     /// The most epochs.
     pub max_epochs: usize,
     /// The first range of logits.
@@ -366,6 +371,13 @@ pub struct PreparationRecord {
     pub weighted: bool,
     /// The share of the logarithms of class shares that was subtracted from the biases.
     pub prior: f64,
+}
+
+impl Outcome {
+    /// Accepted checks. Earlier versions had one an epoch.
+    pub fn accepted_checks(&self) -> usize {
+        if self.checks == 0 { self.epochs } else { self.checks }
+    }
 }
 
 impl Record {

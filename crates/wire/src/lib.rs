@@ -15,8 +15,9 @@ pub mod v1 {
 /// The protocol version of this program. It rises whenever the other end could not use a message or
 /// a blob. Since version 3, rows have a level less and weights are stored times a scale. Since
 /// version 4, rows may have weights, and L2 is agreed on. Since version 5, requests name the form
-/// of rows.
-pub const VERSION: u32 = 5;
+/// of rows. Since version 6, checks come by iterations, several wait for their verdicts, and logits
+/// have one prime.
+pub const VERSION: u32 = 6;
 /// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.

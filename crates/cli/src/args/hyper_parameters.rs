@@ -14,12 +14,16 @@ pub struct HyperParameterArguments {
     /// The learning rate.
     #[arg(long, help_heading = HEADING)]
     pub rate: Option<f64>,
-    /// Epochs without improvement before training stops.
-    #[arg(long, value_name = "EPOCHS", help_heading = HEADING)]
+    /// Checks of the validation rows without improvement before training stops.
+    #[arg(long, value_name = "CHECKS", help_heading = HEADING)]
     pub patience: Option<usize>,
     /// The largest number of epochs.
     #[arg(long, help_heading = HEADING)]
     pub epochs: Option<usize>,
+    /// Iterations between two checks of the validation rows. Each check takes a verdict, which tells
+    /// the server two bits; a training takes at most 200.
+    #[arg(long, value_name = "ITERATIONS", help_heading = HEADING)]
+    pub check_every: Option<usize>,
     /// The strength of L2: alpha |W|^2 / 2 is added to the loss, biases left out. It is
     /// 1 / (C n) for scikit-learn's C and n training rows, or the sum of their weights. 0 is none.
     #[arg(long, help_heading = HEADING)]
@@ -40,6 +44,7 @@ impl HyperParameterArguments {
             patience: self.patience,
             max_epochs: self.epochs,
             alpha: self.alpha,
+            check_every: self.check_every,
         }
     }
 }

@@ -282,6 +282,7 @@ impl Results<'_> {
             "validation_accuracy": trained.model.training.validation_accuracy,
             "iterations": trained.model.training.iterations,
             "epochs": trained.model.training.epochs,
+            "checks": trained.model.training.checks(),
             "security_bits": layout.params.security().bits(),
             "wall_s": wall,
             "key_s": trained.key_seconds,

@@ -19,6 +19,7 @@ use hetal_client::row_form::USUAL_UPLINK;
 use hetal_client::training::Defaults;
 use hetal_client::{Layout, RowForm};
 use hetal_experiments::cost_model::CpuCostModel;
+use hetal_learn::agreement::check_every;
 use hetal_learn::plan::CostModel;
 use hetal_learn::{Agreement, AgreementLimits, Plan, plan};
 use serde_json::{Value, json};
@@ -193,7 +194,11 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let sending = |bytes: u64| bytes as f64 * 8e-6 / uplink;
     let iteration = plan.seconds_per_iteration(&machine);
     let logits = plan.seconds_of_validation(&machine);
-    let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + v);
+    let check_every = check_every(wishes.check_every, 0, batches as usize, agreement.max_epochs)?;
+    let agreement = Agreement { check_every, ..agreement };
+    let checks = agreement.checks(batches as usize);
+    let checks_of_an_epoch = batches as f64 / check_every as f64;
+    let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + checks_of_an_epoch * v);
     // By the union bound, a training fails at most as often as all its bootstraps together.
     let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
     let mut value = json!({
@@ -215,9 +220,9 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "key_bytes": layout.key_bytes(&keys)?,
         "upload_bytes": rows,
         "upload_bytes_unseeded": all(layout.unseeded_row_bytes(true), layout.unseeded_row_bytes(false)),
-        "download_bytes_per_epoch": validation * layout.logit_bytes(),
-        // The weights of the last epochs, whichever of them is the best.
-        "download_bytes_at_the_end": layout.weight_bytes() * (agreement.patience + 1).min(agreement.max_epochs) as u64,
+        "download_bytes_per_epoch": (checks_of_an_epoch * (validation * layout.logit_bytes()) as f64).ceil() as u64,
+        // The weights of the last checks, whichever of them is the best.
+        "download_bytes_at_the_end": layout.weight_bytes() * (agreement.patience + 1).min(checks) as u64,
         "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
         "server_key_memory_bytes": resident_key_bytes(&params, &keys),
         "server_batch_memory_bytes": prepared,
@@ -233,6 +238,9 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "rate": agreement.rate,
         "alpha": agreement.alpha,
         "max_epochs": agreement.max_epochs,
+        "check_every": check_every,
+        "checks_at_most": checks,
+        "download_bytes_per_check": validation * layout.logit_bytes(),
     });
     value["upload_bytes_coefficients"] = coefficients.into();
     value["uplink_mbit_s"] = uplink.into();
@@ -259,11 +267,12 @@ fn text(plan: &Value) -> String {
          \n\
          sent once          keys {} ({} of them), rows {} (without seeds {})\n\
          rows in            slots: {} at {} Mbit/s; coefficients: {}, {}, and {} lifts: {} on a GPU, {}\n\
-         received           {} an epoch, {} at the end\n\
+         received           {} a check, {} at the end\n\
          disk of the owner  {}\n\
          server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
          an iteration       {} bootstraps, {} key switches; {}\n\
          an epoch           {}; at most {} epochs, rate {}, L2 (alpha) {}\n\
+         checks             every {} iterations, at most {} of them\n\
          a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
          softmax            error at most {:.1e}",
         number("rows"),
@@ -286,7 +295,7 @@ fn text(plan: &Value) -> String {
         number("lifts"),
         seconds(float("lift_seconds_gpu")),
         time("lift_seconds_here"),
-        size("download_bytes_per_epoch"),
+        size("download_bytes_per_check"),
         size("download_bytes_at_the_end"),
         size("owner_disk_bytes"),
         size("server_memory_bytes"),
@@ -299,6 +308,8 @@ fn text(plan: &Value) -> String {
         number("max_epochs"),
         plan["rate"],
         plan["alpha"],
+        number("check_every"),
+        number("checks_at_most"),
         plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         plan["bootstrap_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
         number("bootstraps_at_most"),

@@ -141,6 +141,9 @@ pub fn report(trained: &Trained, params: &Params) -> Value {
         "converged": trained.converged(),
         "epochs": training.epochs,
         "best_epoch": training.best_epoch,
+        "checks": training.checks(),
+        "best_check": training.best_check(),
+        "check_every": training.check_every,
         "iterations": training.iterations,
         "alpha": training.alpha,
         "weighted": training.weighted,
@@ -171,10 +174,11 @@ pub fn text(trained: &Trained, params: &Params, dir: &Path) -> String {
         text += &format!("parameter set {}: {}\n", params.name(), security(params));
     }
     text += &format!(
-        "trained: {} epochs, the {}{} is the best; {} {:.2} %\n",
-        training.epochs,
-        training.best_epoch,
-        ordinal(training.best_epoch),
+        "trained: {} iterations with {} checks, the {}{} is the best; {} {:.2} %\n",
+        training.iterations,
+        training.checks(),
+        training.best_check(),
+        ordinal(training.best_check()),
         if training.validated_on_training_rows { "accuracy on the training rows" } else { "validation accuracy" },
         100.0 * training.validation_accuracy
     );

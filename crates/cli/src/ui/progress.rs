@@ -51,7 +51,7 @@ impl TrainingProgress {
                 let name = match progress.phase {
                     Phase::Preparing => "server: preparing".to_owned(),
                     Phase::Training => format!("server: training, epoch {}", progress.epoch),
-                    Phase::Validating => format!("server: validating epoch {}", progress.epoch),
+                    Phase::Validating => format!("server: checking in epoch {}", progress.epoch),
                     Phase::Classifying => "server: classifying".to_owned(),
                 };
                 self.bar(&name, progress.done, progress.total);
@@ -83,7 +83,7 @@ impl TrainingProgress {
         };
         // The loss of a round that was refused.
         if round.loss == f64::MAX {
-            self.line(&format!("round {number}: not what an honest server sends; verdict: {verdict}"));
+            self.line(&format!("check {number}: not what an honest server sends; verdict: {verdict}"));
             return;
         }
         if let Some(view) = &mut self.view
@@ -95,7 +95,7 @@ impl TrainingProgress {
             }
         }
         self.line(&format!(
-            "round {number}: validation loss {:.3}, accuracy {:.2} %; verdict: {verdict}",
+            "check {number}: validation loss {:.3}, accuracy {:.2} %; verdict: {verdict}",
             shown_loss(round.loss),
             100.0 * round.accuracy
         ));

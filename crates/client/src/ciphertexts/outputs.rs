@@ -7,10 +7,13 @@ use hetal_ckks::{Ciphertext, Complex64};
 use hetal_learn::agreement::centre_over_classes;
 use hetal_learn::{Matrix, packing};
 use hetal_ring::Poly;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// No honest server sends logits beyond this multiple of their range.
-const MAX_RANGE_MULTIPLE: f64 = 1000.0;
+/// No honest server sends logits beyond this multiple of their range. With one prime, larger
+/// multiples than 128 cannot be told from smaller ones.
+const MAX_RANGE_MULTIPLE: f64 = 100.0;
+/// The primes of returned logits.
+pub(crate) const LOGIT_LIMBS: usize = 1;
 /// A training in a smaller range can leave the domain of the softmax, and its logits are then
 /// anything. The client's judge widens the range.
 const WIDE_RANGE: f64 = 128.0;
@@ -29,30 +32,27 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    /// Decrypts the logits of queries. `rows` gives the rows of each ciphertext, and `range`
-    /// determines their scale.
+    /// Downloads and decrypts the logits of queries. `rows` gives the rows of each ciphertext, and
+    /// `range` determines their scale.
     pub fn logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
-        plausible(self.decrypted_logits(outputs, rows, range)?, range)
+        let files = download_logits(self.remote, self.job, outputs, rows.len(), self.layout, self.folder, "logits")?;
+        plausible(self.decrypted_logits(&files, rows, range)?, range)
     }
 
-    /// [`Outputs::logits`] of validation rows, which the judge of a training looks at.
-    pub fn validation_logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
-        let logits = self.decrypted_logits(outputs, rows, range)?;
+    /// Decrypts downloaded logits of validation rows, which the judge of a training looks at, and
+    /// removes the files.
+    pub fn validation_logits(&self, files: &[PathBuf], rows: &[usize], range: f64) -> Result<Matrix> {
+        let logits = self.decrypted_logits(files, rows, range)?;
         if range < WIDE_RANGE { Ok(logits) } else { plausible(logits, range) }
     }
 
-    fn decrypted_logits(&self, outputs: &[Output], rows: &[usize], range: f64) -> Result<Matrix> {
-        if outputs.len() != rows.len() {
-            let (got, expected) = (outputs.len(), rows.len());
-            return Err(Error::hostile(format!("{got} ciphertexts of logits instead of {expected}")));
-        }
+    fn decrypted_logits(&self, files: &[PathBuf], rows: &[usize], range: f64) -> Result<Matrix> {
         let scale = self.layout.scale(range)?;
-        let path = self.folder.join("logits.ct");
         let mut values = Vec::new();
-        for (output, &rows) in outputs.iter().zip(rows) {
-            self.remote.download(self.job, output, self.layout.logit_bytes(), &path, &mut |_, _| ())?;
-            let all = self.read(self.layout.level_plan().logits(), &path)?;
-            remove_if_there(&path)?;
+        for (path, &rows) in files.iter().zip(rows) {
+            let all = self.read(LOGIT_LIMBS, self.layout.level_plan().logits(), path);
+            remove_if_there(path)?;
+            let all = all?;
             let [ct] = &all[..] else { return Err(Error::hostile("a blob of logits that is not one ciphertext")) };
             let logits = packing::unpack_logits(self.layout.geometry(), self.owner.decrypt(ct)?.peek(), rows)?;
             values.extend(logits.values().iter().map(|t| scale * t));
@@ -60,7 +60,7 @@ impl Outputs<'_> {
         Ok(Matrix::new(rows.iter().sum(), self.layout.geometry().classes(), values)?)
     }
 
-    /// Downloads the weights of an epoch. The file is kept: a training that is killed now does not
+    /// Downloads the weights of a check. The file is kept: a training that is killed now does not
     /// download it again.
     pub fn download_weights(&self, output: &Output, path: &Path) -> Result<()> {
         Ok(self.remote.download(self.job, output, self.layout.weight_bytes(), path, &mut |_, _| ())?)
@@ -69,7 +69,8 @@ impl Outputs<'_> {
     /// Decrypts downloaded weights, for normalised features. Noise moves the mean of the classes,
     /// which changes no prediction; it is taken out.
     pub fn weights(&self, path: &Path) -> Result<Matrix> {
-        let parts = self.read(self.layout.level_plan().weights(), path)?;
+        let level = self.layout.level_plan().weights();
+        let parts = self.read(self.owner.params.limbs(level), level, path)?;
         let parts: Vec<_> = parts.iter().map(|ct| self.owner.decrypt(ct)).collect::<Result<_>>()?;
         let slots: Vec<&[Complex64]> = parts.iter().map(|part| &part.peek()[..]).collect();
         let unused = packing::largest_unused(self.layout.geometry(), &slots);
@@ -82,11 +83,12 @@ impl Outputs<'_> {
         Ok(weights)
     }
 
-    /// Reads a downloaded blob of concatenated ciphertexts and checks their level and scale.
-    fn read(&self, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
+    /// Reads a downloaded blob of concatenated ciphertexts and checks their primes and the scale of
+    /// their level.
+    fn read(&self, limbs: usize, level: usize, path: &Path) -> Result<Vec<Ciphertext<Poly>>> {
         let bytes = std::fs::read(path).map_err(|e| io_error("reading", path, &e))?;
         let (codec, mut rest, mut all) = (self.owner.codec(), &bytes[..], Vec::new());
-        let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
+        let scale = self.owner.params.scale(level);
         while !rest.is_empty() {
             let ct: Ciphertext<Poly> = codec.read(&mut rest).map_err(|e| Error::hostile(e.to_string()))?;
             if ct.limbs != limbs || (ct.scale / scale - 1.0).abs() > 1e-9 {
@@ -96,6 +98,29 @@ impl Outputs<'_> {
         }
         Ok(all)
     }
+}
+
+/// Downloads the logits of a validation or of queries, each ciphertext into a file of its own. What
+/// is downloaded, and when, does not depend on anything that was decrypted.
+pub(crate) fn download_logits(
+    remote: &Remote,
+    job: JobId,
+    outputs: &[Output],
+    expected: usize,
+    layout: &Layout,
+    folder: &Path,
+    name: &str,
+) -> Result<Vec<PathBuf>> {
+    if outputs.len() != expected {
+        let got = outputs.len();
+        return Err(Error::hostile(format!("{got} ciphertexts of logits instead of {expected}")));
+    }
+    let download = |(index, output): (usize, &Output)| {
+        let path = folder.join(format!("{name}-{index:04}.ct"));
+        remote.download(job, output, layout.logit_bytes(), &path, &mut |_, _| ())?;
+        Ok(path)
+    };
+    outputs.iter().enumerate().map(download).collect()
 }
 
 /// The logits, unless they are absurd.
@@ -115,8 +140,8 @@ mod tests {
     fn absurd_logits_of_queries_are_refused_in_every_range() {
         for range in hetal_learn::judge::RANGES {
             let logits = |value: f64| Matrix::from_fn(1, 2, |_, k| if k == 0 { value } else { 0.0 });
-            assert!(plausible(logits(999.0 * range), range).is_ok());
-            for absurd in [1001.0 * range, -1001.0 * range, f64::NAN, f64::INFINITY] {
+            assert!(plausible(logits(99.0 * range), range).is_ok());
+            for absurd in [101.0 * range, -101.0 * range, f64::NAN, f64::INFINITY] {
                 assert!(plausible(logits(absurd), range).is_err(), "{absurd} in {range}");
             }
         }

@@ -36,7 +36,7 @@ impl TrainingHistory {
         let (Some(rate), Some(lowering), Some(momentum), Some(seed), Some(alpha)) = told else {
             return Err(Error::HiddenTerms);
         };
-        let HyperParameters { batch, patience, max_epochs, range, .. } = *terms;
+        let HyperParameters { batch, patience, max_epochs, range, check_every, .. } = *terms;
         let weighted = self.weighted;
         let defaults = AgreementLimits::default().defaults;
         Ok(Agreement {
@@ -50,6 +50,7 @@ impl TrainingHistory {
             seed,
             alpha,
             weighted,
+            check_every,
             ..defaults
         })
     }

@@ -110,15 +110,15 @@ pub struct Provenance {
     pub batch: usize,
     /// The initial learning rate, unless the server hides it.
     pub rate: Option<f64>,
-    /// Epochs without improvement before the training stopped.
+    /// Checks without improvement before the training stopped.
     pub patience: usize,
-    /// The most rounds.
+    /// The most epochs.
     pub max_epochs: usize,
     /// The initial range of logits.
     pub range: f64,
-    /// Accepted epochs.
+    /// Epochs until the last accepted check, the last one perhaps in part.
     pub epochs: usize,
-    /// The epoch whose weights these are.
+    /// The epoch in which the best check was.
     pub best_epoch: usize,
     /// Iterations, repeated ones included.
     pub iterations: u64,
@@ -142,6 +142,27 @@ pub struct Provenance {
     /// Whether the training rows had different weights.
     #[serde(default)]
     pub weighted: bool,
+    /// Accepted checks; 0 in models of earlier versions, which had one an epoch.
+    #[serde(default)]
+    pub(crate) checks: usize,
+    /// The check whose weights these are; 0 in models of earlier versions.
+    #[serde(default)]
+    pub(crate) best_check: usize,
+    /// Iterations between two checks; 0 in models of earlier versions.
+    #[serde(default)]
+    pub check_every: usize,
+}
+
+impl Provenance {
+    /// Accepted checks.
+    pub fn checks(&self) -> usize {
+        if self.checks == 0 { self.epochs } else { self.checks }
+    }
+
+    /// The check whose weights these are, counted from 1.
+    pub fn best_check(&self) -> usize {
+        if self.best_check == 0 { self.best_epoch } else { self.best_check }
+    }
 }
 
 impl std::fmt::Debug for Model {
@@ -319,6 +340,9 @@ pub(crate) mod tests {
             range: 128.0,
             epochs: 2,
             best_epoch: 1,
+            checks: 2,
+            best_check: 1,
+            check_every: 4,
             iterations: 4,
             validation_loss: 0.5,
             validation_accuracy: 0.75,

@@ -32,7 +32,7 @@ pub(crate) struct FinishedTraining<'a> {
     pub layout: &'a Layout,
     pub terms: &'a HyperParameters,
     pub rounds: &'a [Round],
-    /// The logits of the validation rows by which the best epoch was judged.
+    /// The logits of the validation rows by which the best check was judged.
     pub logits: &'a Matrix,
     /// The relative difference to the plaintext reference, and what may be shown of it.
     pub difference: Option<f64>,
@@ -56,7 +56,7 @@ impl FinishedTraining<'_> {
         outcome.difference_bound = self.difference_bound;
         outcome.agrees = self.difference.map(|difference| difference < AGREES);
         let accepted = self.rounds.iter().enumerate().filter(|(_, round)| round.accepted);
-        outcome.best_check = accepted.map(|(k, _)| k + 1).nth(outcome.best_epoch.saturating_sub(1));
+        outcome.best_check = accepted.map(|(k, _)| k + 1).nth(self.model.training.best_check().saturating_sub(1));
         record.set_checks(checks(self.rounds, self.terms, &self.live.checks));
         record.measures = Some(measures::of(self.logits, self.data.validation.labels())?);
         record.began = Some(self.live.began.clone());
@@ -91,7 +91,7 @@ impl FinishedTraining<'_> {
             transfer("validation rows", true, validation, of_rows(validation)),
             transfer(report::ALL_SENT, true, all, Some(self.sent.iter().sum())),
             transfer("validation logits", false, logits, Some(logits)),
-            transfer("weights of the last epochs", false, weights, Some(weights)),
+            transfer("weights of the last checks", false, weights, Some(weights)),
         ]
     }
 }
@@ -160,6 +160,7 @@ pub(crate) fn hyper_parameters(terms: &HyperParameters) -> report::HyperParamete
         rate: terms.rate,
         patience: terms.patience,
         max_epochs: terms.max_epochs,
+        check_every: terms.check_every,
         range: terms.range,
         alpha: terms.alpha,
         lowering: terms.lowering,
@@ -200,6 +201,7 @@ fn of_model(model: &Model, params: Option<&Params>) -> Record {
         outcome: Some(report::Outcome {
             epochs: training.epochs,
             best_epoch: training.best_epoch,
+            checks: training.checks(),
             iterations: training.iterations,
             loss: shown_loss(training.validation_loss),
             accuracy: training.validation_accuracy,
@@ -217,6 +219,7 @@ fn of_model(model: &Model, params: Option<&Params>) -> Record {
             rate: training.rate,
             patience: training.patience,
             max_epochs: training.max_epochs,
+            check_every: training.check_every,
             range: training.range,
             alpha: training.alpha,
             ..report::HyperParameterRecord::default()

@@ -4,7 +4,7 @@ use super::{BlobName, Error, JobId, Result};
 use crate::sanitize::sanitize_foreign_text;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{RowForm, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, RowForm, Wishes};
 use hetal_wire::{JobState, v1};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -85,9 +85,9 @@ pub struct ServerLimits {
 pub struct HyperParameters {
     /// Rows of a batch.
     pub batch: usize,
-    /// Epochs without improvement before the client stops.
+    /// Checks without improvement before the client stops.
     pub patience: usize,
-    /// The most rounds, repeated epochs included.
+    /// The most epochs.
     pub max_epochs: usize,
     /// The initial range: logits must lie in `[-range, range]`.
     pub range: f64,
@@ -102,6 +102,10 @@ pub struct HyperParameters {
     /// The factor of `|W|^2 / 2` in the loss.
     #[serde(default)]
     pub alpha: Option<f64>,
+    /// Iterations between two checks; 0 in trainings of earlier versions, for an epoch, and in
+    /// offers, for what fits the shape.
+    #[serde(default)]
+    pub check_every: usize,
 }
 
 impl Offer {
@@ -162,6 +166,18 @@ fn row_form_message(form: RowForm) -> i32 {
 }
 
 impl HyperParameters {
+    /// The number of checks of `batches` steps an epoch, if none is repeated.
+    pub fn checks(&self, batches: usize) -> usize {
+        let Self { max_epochs, check_every, .. } = *self;
+        Agreement { max_epochs, check_every, ..AgreementLimits::default().defaults }.checks(batches)
+    }
+
+    /// The iterations up to an accepted check.
+    pub fn iterations_until(&self, check: usize, batches: usize) -> usize {
+        let Self { max_epochs, check_every, .. } = *self;
+        Agreement { max_epochs, check_every, ..AgreementLimits::default().defaults }.iterations_until(check, batches)
+    }
+
     fn parse(message: Option<v1::Terms>) -> Result<Self> {
         let terms = message.ok_or_else(|| Error::protocol("it sent no hyper-parameters"))?;
         let is_alpha = |alpha: f64| alpha >= 0.0 && alpha.is_finite();
@@ -190,6 +206,7 @@ impl HyperParameters {
             momentum,
             seed: terms.seed,
             alpha: terms.alpha,
+            check_every: terms.check_every as usize,
         })
     }
 }
@@ -254,6 +271,7 @@ impl TrainingRequest {
                 patience: number(self.wishes.patience),
                 max_epochs: number(self.wishes.max_epochs),
                 alpha: self.wishes.alpha,
+                check_every: number(self.wishes.check_every),
             }),
             weighted: self.weighted,
             form: row_form_message(self.form),
@@ -451,7 +469,7 @@ pub enum EventKind {
         /// The round.
         round: u32,
     },
-    /// The job ended well. Its outputs are the weights of the last epochs, oldest first, or the
+    /// The job ended well. Its outputs are the weights of the last checks, oldest first, or the
     /// logits of queries.
     Finished(Vec<Output>),
     /// The job failed.
@@ -475,14 +493,16 @@ impl EventKind {
 pub struct Validation {
     /// The number of the round, counted from 1.
     pub round: u32,
-    /// The epoch that ended, counted from 1.
-    pub epoch: usize,
+    /// How often the training went back to an accepted check before.
+    pub repeats: usize,
+    /// The check, counted from 1.
+    pub check: usize,
     /// The range that determines the scale of the logits.
     pub range: f64,
     /// One ciphertext for each validation row blob, in the same order.
     pub logits: Vec<Output>,
     /// When the message arrived. Verdicts leave a fixed time later.
-    pub(super) received: Instant,
+    pub(crate) received: Instant,
 }
 
 /// A ciphertext that a job computed.
@@ -492,8 +512,8 @@ pub struct Output {
     pub blob: BlobName,
     /// Its length in bytes, as the server reports it.
     pub size: u64,
-    /// For weights: the epoch after which they were saved.
-    pub epoch: usize,
+    /// For weights and validation logits: the number of the accepted check.
+    pub check: usize,
     /// For logits: the rows, without padding.
     pub rows: usize,
 }
@@ -501,7 +521,7 @@ pub struct Output {
 impl Output {
     fn parse(message: v1::Output) -> Result<Self> {
         let blob = BlobName::try_from(&*message.blob).map_err(|e| Error::protocol(e.to_string()))?;
-        Ok(Self { blob, size: message.size, epoch: message.epoch as usize, rows: message.rows as usize })
+        Ok(Self { blob, size: message.size, check: message.check as usize, rows: message.rows as usize })
     }
 }
 
@@ -525,17 +545,24 @@ impl Event {
 
 impl Validation {
     fn parse(message: v1::Validation) -> Result<Self> {
-        if message.round == 0 || message.epoch == 0 || !RANGES.contains(&message.range) {
-            let (round, epoch, range) = (message.round, message.epoch, message.range);
-            return Err(Error::protocol(format!("it sent round {round} of epoch {epoch} with range {range}")));
+        if message.round == 0 || message.check == 0 || !RANGES.contains(&message.range) {
+            let (round, check, range) = (message.round, message.check, message.range);
+            return Err(Error::protocol(format!("it sent round {round} of check {check} with range {range}")));
         }
         Ok(Self {
             round: message.round,
-            epoch: message.epoch as usize,
+            repeats: message.repeats as usize,
+            check: message.check as usize,
             range: message.range,
             logits: outputs(message.logits)?,
             received: Instant::now(),
         })
+    }
+
+    /// The first round, without logits.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self { round: 1, repeats: 0, check: 1, range: 32.0, logits: Vec::new(), received: Instant::now() }
     }
 }
 

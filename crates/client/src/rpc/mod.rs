@@ -219,11 +219,9 @@ impl Remote {
         Watch::new(self, job, after)
     }
 
-    /// Sends a verdict, in a message of fixed size. It leaves `delay` after the validation arrived,
-    /// or a whole multiple of `delay` if judging took longer. Outside of tests, `delay` is
-    /// [`VERDICT_DELAY`].
-    pub fn judge_after(&self, job: JobId, validation: &Validation, verdict: Verdict, delay: Duration) -> Result<()> {
-        self.cancellation.sleep(rest_of_period(validation.received.elapsed(), delay));
+    /// Sends a verdict, in a message of fixed size. Outside of tests, it leaves [`VERDICT_DELAY`]
+    /// after the validation arrived, or a whole multiple of it if judging took longer.
+    pub fn judge(&self, job: JobId, round: u32, verdict: Verdict) -> Result<()> {
         self.require_wanted()?;
         let verdict = match verdict {
             Verdict::Continue => v1::Verdict::Continue,
@@ -231,7 +229,7 @@ impl Remote {
             Verdict::LowerRate => v1::Verdict::LowerRate,
             Verdict::WidenRange => v1::Verdict::WidenRange,
         };
-        let message = v1::JudgeRequest { job: job.to_vec().into(), round: validation.round, verdict: verdict.into() };
+        let message = v1::JudgeRequest { job: job.to_vec().into(), round, verdict: verdict.into() };
         self.call(|mut rpc| {
             let message = message.clone();
             async move { rpc.judge(message).await }
@@ -289,7 +287,7 @@ fn new_rpc(runtime: &Runtime, transport: &Transport, auth: &AuthInterceptor) -> 
 }
 
 /// The time until the next whole multiple of `delay`, when `waited` has passed already.
-fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
+pub(crate) fn rest_of_period(waited: Duration, delay: Duration) -> Duration {
     let into = waited.as_nanos().checked_rem(delay.as_nanos()).unwrap_or(0);
     let rest = if delay.is_zero() { 0 } else { delay.as_nanos() - into };
     Duration::from_nanos(u64::try_from(rest).unwrap_or(u64::MAX))

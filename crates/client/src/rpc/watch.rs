@@ -2,6 +2,7 @@
 
 use super::retry::{Backoff, TimedOut, with_timeout};
 use super::{Error, Event, EventKind, JobId, JobState, Remote, Result};
+use crate::Cancellation;
 use hetal_wire::v1;
 use tonic::Streaming;
 
@@ -15,12 +16,20 @@ pub struct Watch<'a> {
     job: JobId,
     after: u64,
     ended: bool,
+    /// Ends the wait for the next event.
+    stop: Cancellation,
     stream: Option<Streaming<v1::Event>>,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(remote: &'a Remote, job: JobId, after: u64) -> Self {
-        Self { remote, job, after, ended: false, stream: None }
+        Self { remote, job, after, ended: false, stop: Cancellation::default(), stream: None }
+    }
+
+    /// Ends the wait for the next event with [`Error::Cancelled`] when the caller asks for it.
+    #[must_use]
+    pub fn until(self, stop: Cancellation) -> Self {
+        Self { stop, ..self }
     }
 
     /// Waits for the next event. Returns `None` after the last event of the job.
@@ -34,9 +43,9 @@ impl<'a> Watch<'a> {
             let limit = self.remote.retry_timeout;
             let next = message(self.remote, self.job, self.after, &mut self.stream);
             let next = self.remote.unless_cancelled(with_timeout(limit, next));
-            let next = match self.remote.runtime.block_on(next) {
-                Ok(next) => next,
-                Err(_) => return Err(Error::Cancelled),
+            let next = match self.remote.runtime.block_on(self.stop.unless_requested(next)) {
+                Some(Ok(next)) => next,
+                Some(Err(_)) | None => return Err(Error::Cancelled),
             };
             match next {
                 Ok(Ok(Some(event))) => return self.accept(Event::parse(event)?).map(Some),

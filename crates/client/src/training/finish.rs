@@ -1,7 +1,7 @@
-//! The end of a training: all returned weights are downloaded; those of the best epoch are checked
+//! The end of a training: all returned weights are downloaded; those of the best check are checked
 //! against the validated logits, compared with the plaintext reference, and saved as a model.
 
-use super::judged::{BEST, BestEpoch};
+use super::judged::{BEST, BestCheck};
 use super::progress::shown_difference;
 use super::record::JobRecord;
 use super::reference_check;
@@ -10,7 +10,7 @@ use crate::ciphertexts::RowBlobFile;
 use crate::model::{Prior, Provenance, TrainingHistory};
 use crate::project::remove_if_there;
 use crate::report::{self, FinishedTraining};
-use crate::rpc::{JobInfo, Output};
+use crate::rpc::{HyperParameters, JobInfo, Output};
 use crate::{Error, Model, Result};
 use hetal_keys::noise_bound;
 use hetal_learn::reference::logits;
@@ -24,12 +24,12 @@ const ABSOLUTE_TOLERANCE: f64 = 0.02;
 const RELATIVE_TOLERANCE: f64 = 1e-3;
 
 impl TrainingRun<'_> {
-    /// Downloads the weights of all returned epochs, in the order in which the server lists them.
+    /// Downloads the weights of all returned checks, in the order in which the server lists them.
     /// Which of them are decrypted is not decided before, so that the server does not learn it.
     pub(super) fn download_weights(&mut self, job: &JobInfo, outputs: &[Output]) -> Result<()> {
         let most = self.job_record()?.terms.patience + 1;
         if outputs.len() > most {
-            return Err(Error::hostile(format!("weights of {} epochs instead of at most {most}", outputs.len())));
+            return Err(Error::hostile(format!("weights of {} checks instead of at most {most}", outputs.len())));
         }
         let of_job = self.outputs(job);
         outputs.iter().enumerate().try_for_each(|(k, output)| of_job.download_weights(output, &self.weights_file(k)))
@@ -40,7 +40,7 @@ impl TrainingRun<'_> {
         self.folder.join(format!("weights-{index:04}.ct"))
     }
 
-    /// Decrypts the weights of the best epoch and saves the model.
+    /// Decrypts the weights of the best check and saves the model.
     pub(super) fn finish(
         mut self,
         job: &JobInfo,
@@ -48,7 +48,7 @@ impl TrainingRun<'_> {
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Trained> {
         let record = self.job_record()?.clone();
-        let best = record.judge.as_ref().and_then(Judge::best_epoch).ok_or(Error::NothingLearned)?;
+        let best = record.judge.as_ref().and_then(Judge::best_check).ok_or(Error::NothingLearned)?;
         let validated = self.validated(job, outputs, &record.rounds, best, &self.best);
         let (output, weights, round, logits) = self.record_fault(validated)?;
         let reference = self.reference(&record, best, report)?;
@@ -92,7 +92,7 @@ impl TrainingRun<'_> {
         })
     }
 
-    /// Decrypts the weights of the best epoch and checks that they give the logits that were
+    /// Decrypts the weights of the best check and checks that they give the logits that were
     /// judged.
     fn validated(
         &self,
@@ -100,12 +100,12 @@ impl TrainingRun<'_> {
         outputs: &[Output],
         rounds: &[Round],
         best: usize,
-        judged: &BestEpoch,
+        judged: &BestCheck,
     ) -> Result<(Output, Matrix, Round, Matrix)> {
         let index = outputs
             .iter()
-            .position(|output| output.epoch == best)
-            .ok_or_else(|| Error::hostile(format!("the weights of epoch {best} are not among those returned")))?;
+            .position(|output| output.check == best)
+            .ok_or_else(|| Error::hostile(format!("the weights of check {best} are not among those returned")))?;
         let weights = self.outputs(job).weights(&self.weights_file(index))?;
         let round = rounds.iter().filter(|round| round.accepted).nth(best - 1);
         let round = round.copied().ok_or(Error::NothingLearned)?;
@@ -113,7 +113,7 @@ impl TrainingRun<'_> {
         let near = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * round.largest;
         // This comparison also fails for NaN.
         let same = |(a, b): (&f64, &f64)| (a - b).abs() <= near;
-        if judged.epoch == best && judged.logits.iter().zip(logits.values()).all(same) {
+        if judged.check == best && judged.logits.iter().zip(logits.values()).all(same) {
             // Those that were judged, if all of them were kept: the report has the same accuracy.
             let shape = (logits.rows(), logits.columns());
             let judged = Matrix::new(shape.0, shape.1, judged.logits.to_vec()).unwrap_or(logits);
@@ -131,7 +131,7 @@ impl TrainingRun<'_> {
         place: &Path,
         logits: &Matrix,
         (difference, difference_bound): (Option<f64>, Option<f64>),
-        epochs: usize,
+        returned: usize,
     ) -> Result<Option<PathBuf>> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).file().clone();
         let keys = self.key_set()?;
@@ -151,7 +151,7 @@ impl TrainingRun<'_> {
             keys: &keys,
             row_bytes: [bytes(&self.record.batches), bytes(&self.record.validation)],
             sent: [self.record.sent.keys, self.record.sent.rows],
-            received: [self.record.validation.len(), epochs],
+            received: [self.record.validation.len(), returned],
             live: &live,
         }
         .record()?;
@@ -171,7 +171,9 @@ impl TrainingRun<'_> {
         let told = (terms.rate, terms.lowering, terms.momentum, terms.seed, terms.alpha);
         let (Some(rate), Some(lowering), Some(momentum), Some(seed), Some(alpha)) = told else { return Ok(None) };
         report(ProgressEvent::Checking);
-        let terms = reference_check::ReferenceConfig { batch: terms.batch, rate, lowering, momentum, seed, alpha };
+        let HyperParameters { batch, max_epochs, check_every, .. } = *terms;
+        let terms =
+            reference_check::ReferenceConfig { batch, rate, lowering, momentum, seed, alpha, max_epochs, check_every };
         reference_check::train(self.data, &terms, &record.rounds, best)
     }
 
@@ -192,10 +194,13 @@ impl TrainingRun<'_> {
         job: &JobInfo,
         record: &JobRecord,
         output: &Output,
-        best_epoch: usize,
+        best_check: usize,
         round: Round,
     ) -> Provenance {
         let terms = &record.terms;
+        let batches = self.layout.batches(self.record.batches.len()).max(1);
+        let checks = record.rounds.iter().filter(|round| round.accepted).count();
+        let epoch = |check: usize| terms.iterations_until(check, batches).div_ceil(batches);
         Provenance {
             set: self.layout.params.name().to_owned(),
             rows: self.data.training.rows(),
@@ -206,9 +211,12 @@ impl TrainingRun<'_> {
             patience: terms.patience,
             max_epochs: terms.max_epochs,
             range: terms.range,
-            epochs: record.rounds.iter().filter(|round| round.accepted).count(),
-            best_epoch,
-            iterations: (record.rounds.len() * self.layout.batches(self.record.batches.len())) as u64,
+            epochs: epoch(checks),
+            best_epoch: epoch(best_check),
+            checks,
+            best_check,
+            check_every: terms.iterations_until(1, batches),
+            iterations: iterations(&record.rounds, terms, batches),
             validation_loss: round.loss,
             validation_accuracy: round.accuracy,
             server: record.server.clone(),
@@ -219,4 +227,15 @@ impl TrainingRun<'_> {
             weighted: self.data.is_weighted(),
         }
     }
+}
+
+/// The iterations that led to the judged rounds, repeated ones included.
+fn iterations(rounds: &[Round], terms: &HyperParameters, batches: usize) -> u64 {
+    let mut accepted = 0;
+    let of_round = |round: &Round| {
+        let iterations = terms.iterations_until(accepted + 1, batches) - terms.iterations_until(accepted, batches);
+        accepted += usize::from(round.accepted);
+        iterations as u64
+    };
+    rounds.iter().map(of_round).sum()
 }

@@ -1,13 +1,23 @@
 //! Follows a job: events as they arrive, and a verdict for every round.
 
-use super::judged::BestEpoch;
+use super::judged::BestCheck;
+use super::pipeline::{Arrival, Decided, Dispatch, Receive, due, goes_back, send};
 use super::{IterationTime, ProgressEvent, REPEATS, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
-use crate::rpc::{Event, EventKind, JobInfo, JobProgress, Output, Phase, Validation};
-use crate::{Error, Result, rpc};
+use crate::rpc::{EventKind, JobInfo, JobProgress, Output, Phase, Validation};
+use crate::{Cancellation, Error, Result, rpc};
 use hetal_learn::Verdict;
-use hetal_learn::judge::NEAR_THE_END;
+use hetal_learn::session::MOST_OPEN;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
+
+/// Logits that were announced, and how many more may be after a stop.
+struct Rounds<'a> {
+    decided: &'a Decided,
+    dispatches: Sender<Dispatch>,
+    after_stop: usize,
+}
 
 impl TrainingRun<'_> {
     /// Follows the job to its end and judges every round. A server that misbehaves is followed to
@@ -18,10 +28,49 @@ impl TrainingRun<'_> {
         job: &JobInfo,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Vec<Output>> {
-        let remote = self.remote;
-        let mut watch = remote.watch(job.id, 0);
+        let decided = Decided::new(self.job_record()?.rounds.iter().map(|round| round.verdict).collect());
+        let (remote, layout, folder) = (self.remote, self.layout.clone(), self.folder.clone());
+        let (blobs, stop) = (self.record.validation.len(), Cancellation::default());
+        let (arrived, arrivals) = channel();
+        let (dispatches, dispatched) = channel();
+        std::thread::scope(|scope| {
+            let receive = Receive {
+                remote,
+                job: job.id,
+                layout: &layout,
+                folder: &folder,
+                blobs,
+                decided: &decided,
+                stop: &stop,
+            };
+            let (failed, decided) = (arrived.clone(), &decided);
+            scope.spawn(move || receive.run(&arrived));
+            scope.spawn(move || send(remote, job.id, decided, &dispatched, &failed));
+            let mut rounds = Rounds { decided, dispatches, after_stop: 0 };
+            let outcome = self.judge_arrivals(job, &arrivals, &mut rounds, report);
+            // The sender ends with its queue, and the receiver with the next event.
+            stop.cancel();
+            outcome
+        })
+    }
+
+    fn judge_arrivals(
+        &mut self,
+        job: &JobInfo,
+        arrivals: &Receiver<Arrival>,
+        rounds: &mut Rounds<'_>,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<Vec<Output>> {
         let mut clock = IterationClock::default();
-        while let Some(Event { kind, .. }) = watch.next_event()? {
+        while let Ok(arrival) = arrivals.recv() {
+            let kind = match arrival {
+                Arrival::Failed(error) => return Err(error),
+                Arrival::Logits(validation, files) => {
+                    self.answer(job, validation, files, rounds, report)?;
+                    continue;
+                }
+                Arrival::Event(kind) => kind,
+            };
             match kind {
                 EventKind::Queued => report(ProgressEvent::Queued),
                 EventKind::Started { engine, .. } => report(ProgressEvent::Started(engine)),
@@ -32,8 +81,10 @@ impl TrainingRun<'_> {
                     clock.tick(&progress, &mut self.record.seconds.iterations);
                     report(ProgressEvent::Working(progress));
                 }
-                EventKind::Validation(validation) => self.answer(job, &validation, report)?,
-                EventKind::Judged { .. } => {}
+                EventKind::Validation(_) => {}
+                EventKind::Judged { round } => {
+                    let _ = rounds.dispatches.send(Dispatch::Taken(round as usize));
+                }
                 EventKind::Finished(outputs) => return Ok(outputs),
                 EventKind::Failed { reason } => {
                     self.forget_job()?;
@@ -48,69 +99,91 @@ impl TrainingRun<'_> {
         Err(rpc::Error::Cut { job: job.id }.into())
     }
 
-    /// Sends the verdict on a round: the recorded one, or a new one. The verdict on what no honest
+    /// Decides the verdict on a round: the recorded one, or a new one. The verdict on what no honest
     /// server sends is `stop`, and after a stop no other verdict is sent.
     fn answer(
         &mut self,
         job: &JobInfo,
-        validation: &Validation,
+        validation: Validation,
+        files: Result<Vec<PathBuf>>,
+        rounds: &mut Rounds<'_>,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<()> {
         let number = validation.round as usize;
+        let batches = self.layout.batches(self.record.batches.len());
         let record = self.job_record()?;
-        let repeated = record.rounds.iter().filter(|round| !round.accepted).count().min(REPEATS);
-        let (known, most) = (record.rounds.len(), record.terms.max_epochs + repeated);
-        if number < known {
+        let known = record.rounds.len();
+        if number <= rounds.decided.known && files.is_ok() {
+            // An earlier run decided on it, and may not have sent the verdict.
+            if validation.repeats == repeats(&record.rounds[..number - 1]) {
+                let verdict = record.rounds[number - 1].verdict;
+                let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, verdict, self.options.verdict_delay)));
+            }
             return Ok(());
         }
-        if number > known {
-            if record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop) {
+        let is_stopped = record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop);
+        if is_stopped {
+            rounds.after_stop += 1;
+            if rounds.after_stop >= MOST_OPEN {
                 return Err(Error::hostile(format!("round {number} after the verdict stop")));
             }
-            let judged = if number == known + 1 && number <= most {
-                self.judge(job, validation)
-            } else {
-                Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
-            };
-            let mut fault = None;
-            let round: Result<Round> = judged.or_else(|error| {
-                fault = Some(error.misbehaviour().ok_or(error)?);
-                Ok(Round { verdict: Verdict::Stop, accepted: false, loss: f64::MAX, accuracy: 0.0, largest: f64::MAX })
-            });
-            let round = round?;
-            let record = self.job_record()?;
-            record.add_round(round);
-            record.fault = fault;
-            // The verdict is on disk before it leaves: a round has only one verdict. The work is
-            // the same in every round, also after a fault.
-            self.save_judged()?;
-            self.save()?;
-            report(ProgressEvent::Judged { number, round });
         }
-        let verdict = self.job_record()?.rounds.last().map_or(Verdict::Stop, |round| round.verdict);
-        Ok(self.remote.judge_after(job.id, validation, verdict, self.options.verdict_delay)?)
+        let gone = is_stopped || files.is_ok() && validation.repeats < repeats(&record.rounds);
+        let most = record.terms.checks(batches) + repeats(&record.rounds).min(REPEATS);
+        let judged = match files {
+            Err(error) => Err(error),
+            Ok(_) if !gone && (number != known + 1 || number > most) => {
+                Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
+            }
+            Ok(files) => self.judge(job, &validation, &files, gone),
+        };
+        let mut fault = None;
+        let round: Result<Round> = judged.or_else(|error| {
+            fault = Some(error.misbehaviour().ok_or(error)?);
+            Ok(Round { verdict: Verdict::Stop, accepted: false, loss: f64::MAX, accuracy: 0.0, largest: f64::MAX })
+        });
+        let round = round?;
+        if gone {
+            // A verdict threw these logits away while they were computed: nothing is sent. The work
+            // is the same.
+            self.save_judged()?;
+            return self.save();
+        }
+        let record = self.job_record()?;
+        record.add_round(round);
+        record.fault = fault;
+        // The verdict is on disk before it leaves: a round has only one verdict. The work is
+        // the same in every round, also after a fault.
+        self.save_judged()?;
+        self.save()?;
+        rounds.decided.decide(round.verdict);
+        report(ProgressEvent::Judged { number: known + 1, round });
+        let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, round.verdict, self.options.verdict_delay)));
+        Ok(())
     }
 
-    /// Decrypts the validation logits and judges them.
-    fn judge(&mut self, job: &JobInfo, validation: &Validation) -> Result<Round> {
+    /// Decrypts the validation logits and judges them. Of logits that are `gone` nothing is kept.
+    fn judge(&mut self, job: &JobInfo, validation: &Validation, files: &[PathBuf], gone: bool) -> Result<Round> {
         let range = self.job_record()?.range;
-        if validation.range != range {
+        if validation.range != range && !gone {
             return Err(Error::hostile(format!("logits of range {} instead of {range}", validation.range)));
         }
         let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
-        let logits = self.outputs(job).validation_logits(&validation.logits, &rows, range)?;
+        let logits = self.outputs(job).validation_logits(files, &rows, range)?;
         let (labels, weights) = (self.data.validation.labels(), self.data.validation_weights.as_deref());
         // A copy, because the round counts only when it is on disk.
         let mut judge = self.job_record()?.judge.clone().ok_or(Error::Interrupted)?;
-        let before = judge.best_epoch();
+        let before = judge.best_check();
+        let checks = judge.checks();
         let judgement = judge.judge_weighted(&logits, labels, weights)?;
-        let best = judge.best_epoch();
-        if let Some(epoch) = best.filter(|_| best != before) {
-            self.best = BestEpoch::new(epoch, &logits);
+        let accepted = judge.checks() > checks;
+        if !gone {
+            let best = judge.best_check();
+            if let Some(check) = best.filter(|_| best != before) {
+                self.best = BestCheck::new(check, &logits);
+            }
+            self.job_record()?.judge = Some(judge);
         }
-        self.job_record()?.judge = Some(judge);
-        // With larger logits the judge changes the range or the rate and accepts no epoch.
-        let accepted = judgement.largest <= NEAR_THE_END * range;
         Ok(Round {
             verdict: judgement.verdict,
             accepted,
@@ -124,6 +197,11 @@ impl TrainingRun<'_> {
         let Self { remote, owner, layout, folder, .. } = self;
         Outputs { remote, job: job.id, owner, layout, folder }
     }
+}
+
+/// How often these rounds went back to an accepted check.
+fn repeats(rounds: &[Round]) -> usize {
+    rounds.iter().filter(|round| goes_back(round.verdict)).count()
 }
 
 /// Measures the time of iterations between two progress reports of the same epoch.

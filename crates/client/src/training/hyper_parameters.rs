@@ -6,10 +6,11 @@ use crate::layout::LayoutShape;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
 use crate::{Error, Layout, Project, Result, keys};
 use hetal_ckks::Params;
+use hetal_learn::agreement::check_every;
 use hetal_learn::judge::first_range;
 use hetal_learn::{LevelPlan, Wishes};
 
-/// The most epochs that are accepted as a server's default: every epoch reveals two bits.
+/// The most epochs that are accepted as a server's default.
 const MOST_EPOCHS: usize = 200;
 /// The largest patience that is accepted as a server's default.
 const MOST_PATIENCE: usize = 20;
@@ -24,8 +25,16 @@ pub fn batch_rows(wishes: &Wishes, offer: &Offer, rows: usize) -> usize {
 pub(super) fn expected_hyper_parameters(
     wishes: &Wishes,
     offer: &Offer,
-    classes: usize,
-    weighted: bool,
+    data: &TrainingData,
+) -> Result<HyperParameters> {
+    expected_for(wishes, offer, (data.training.rows(), data.classes.len(), data.is_weighted()))
+}
+
+/// [`expected_hyper_parameters`] of a number of rows and classes, with weights or not.
+fn expected_for(
+    wishes: &Wishes,
+    offer: &Offer,
+    (rows, classes, weighted): (usize, usize, bool),
 ) -> Result<HyperParameters> {
     let defaults = &offer.defaults;
     let terms = HyperParameters {
@@ -39,6 +48,9 @@ pub(super) fn expected_hyper_parameters(
         range: first_range(defaults.range, classes, weighted),
         ..defaults.clone()
     };
+    let batches = rows.div_ceil(terms.batch.max(1)).max(1);
+    let check_every = check_every(wishes.check_every, defaults.check_every, batches, terms.max_epochs)?;
+    let terms = HyperParameters { check_every, ..terms };
     let unasked = |wish: Option<usize>, value: usize, most: usize| wish.is_none() && value > most;
     if unasked(wishes.max_epochs, terms.max_epochs, MOST_EPOCHS)
         || unasked(wishes.patience, terms.patience, MOST_PATIENCE)
@@ -63,7 +75,7 @@ pub(super) fn agree_on_layout(
     let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
     let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
-    expected_hyper_parameters(&wishes, offer, classes, weighted)?;
+    expected_hyper_parameters(&wishes, offer, data)?;
     let shape = LayoutShape { batch, features, classes, range: offer.defaults.range, weighted };
     let layout = Layout::new(params, shape)?;
     Ok((layout, wishes))
@@ -104,6 +116,9 @@ mod tests {
         assert!(said.contains("it accepts full.") && !said.contains("toy11"), "{said}");
     }
 
+    /// Rows, classes, and no weights.
+    const ROWS: (usize, usize, bool) = (200, 3, false);
+
     fn offer() -> Offer {
         let defaults = HyperParameters {
             batch: 1024,
@@ -115,6 +130,7 @@ mod tests {
             momentum: Some(Momentum::Nesterov),
             seed: Some(0),
             alpha: Some(0.0),
+            check_every: 0,
         };
         Offer { defaults, ..Offer::default() }
     }
@@ -122,25 +138,31 @@ mod tests {
     #[test]
     fn terms_are_the_offer_with_the_wishes() {
         let wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(7), ..Wishes::default() };
-        let terms = expected_hyper_parameters(&wishes, &offer(), 3, false).unwrap();
-        let expected = HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, ..offer().defaults };
+        let terms = expected_for(&wishes, &offer(), ROWS).unwrap();
+        let expected =
+            HyperParameters { batch: 64, rate: Some(2.0), max_epochs: 7, check_every: 4, ..offer().defaults };
         assert_eq!(terms, expected);
-        let l2 = expected_hyper_parameters(&Wishes { alpha: Some(0.1), ..wishes.clone() }, &offer(), 3, false).unwrap();
+        let l2 = expected_for(&Wishes { alpha: Some(0.1), ..wishes.clone() }, &offer(), ROWS).unwrap();
         assert_eq!(l2, HyperParameters { alpha: Some(0.1), ..expected });
+        // Checks that are asked for may be too many, and those that are not are spaced out.
+        let long = Wishes { max_epochs: Some(300), ..wishes.clone() };
+        assert_eq!(expected_for(&long, &offer(), ROWS).unwrap().check_every, 7);
+        let refused = expected_for(&Wishes { check_every: Some(2), ..long }, &offer(), ROWS).unwrap_err().to_string();
+        assert!(refused.contains("iterations between checks of 2") && refused.contains("7 to 1200"), "{refused}");
         let mut hiding = offer();
         (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
-        assert_eq!(expected_hyper_parameters(&wishes, &hiding, 3, false).unwrap().rate, None);
+        assert_eq!(expected_for(&wishes, &hiding, ROWS).unwrap().rate, None);
     }
 
     #[test]
     fn endless_defaults_are_not_taken_without_a_word() {
         let mut endless = offer();
         endless.defaults.max_epochs = 100_000;
-        let refused = expected_hyper_parameters(&Wishes::default(), &endless, 3, false);
+        let refused = expected_for(&Wishes::default(), &endless, ROWS);
         assert!(matches!(refused, Err(Error::TooManyEpochs { epochs: 100_000, .. })), "{refused:?}");
         let asked = Wishes { max_epochs: Some(1000), ..Wishes::default() };
-        assert_eq!(expected_hyper_parameters(&asked, &endless, 3, false).unwrap().max_epochs, 1000);
+        assert_eq!(expected_for(&asked, &endless, ROWS).unwrap().max_epochs, 1000);
         endless.defaults = HyperParameters { patience: 1000, ..offer().defaults };
-        assert!(expected_hyper_parameters(&Wishes::default(), &endless, 3, false).is_err());
+        assert!(expected_for(&Wishes::default(), &endless, ROWS).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What a training has decrypted so far: the judged rounds, and the logits of the best epoch.
+//! What a training has decrypted so far: the judged rounds, and the logits of the best check.
 //!
 //! They are in one private file, which is locked if the secret key is. The file is written in every
 //! round, whatever the verdict, with a key that is derived before the first round: the time of a
@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The file of the judged rounds and of the logits of the best epoch.
+/// The file of the judged rounds and of the logits of the best check.
 pub(super) const BEST: &str = "best.json";
 /// The most logits that are kept.
 const BEST_LOGITS: usize = 1 << 16;
-/// Stands for logits before there is a best epoch, with as many digits.
+/// Stands for logits before there is a best check, with as many digits.
 const NO_LOGIT: f64 = 0.123_456_789_012_345_67;
 
-/// The logits by which the best epoch was judged. Its weights must give the same logits.
-pub(super) struct BestEpoch {
-    /// The epoch, counted from 1; 0 if there is none.
-    pub epoch: usize,
+/// The logits by which the best check was judged. Its weights must give the same logits.
+pub(super) struct BestCheck {
+    /// The check, counted from 1; 0 if there is none.
+    pub check: usize,
     pub logits: Zeroizing<Vec<f64>>,
 }
 
@@ -38,7 +38,8 @@ struct JudgedRounds<'a> {
     judge: Option<&'a Judge>,
     rounds: &'a [Round],
     fault: Option<&'a str>,
-    epoch: usize,
+    #[serde(rename = "epoch")]
+    check: usize,
     logits: &'a [f64],
 }
 
@@ -55,7 +56,8 @@ pub(super) struct StoredRounds {
     pub rounds: Vec<Round>,
     #[serde(default)]
     fault: Option<String>,
-    epoch: usize,
+    #[serde(rename = "epoch")]
+    check: usize,
     logits: Vec<f64>,
 }
 
@@ -65,16 +67,16 @@ impl StoredRounds {
     }
 }
 
-impl BestEpoch {
-    /// Before the first accepted epoch.
+impl BestCheck {
+    /// Before the first accepted check.
     pub fn none(data: &TrainingData) -> Self {
         let count = BEST_LOGITS.min(data.validation.rows() * data.classes.len());
-        Self { epoch: 0, logits: Zeroizing::new(vec![NO_LOGIT; count]) }
+        Self { check: 0, logits: Zeroizing::new(vec![NO_LOGIT; count]) }
     }
 
-    pub fn new(epoch: usize, logits: &Matrix) -> Self {
+    pub fn new(check: usize, logits: &Matrix) -> Self {
         let logits = &logits.values()[..BEST_LOGITS.min(logits.values().len())];
-        Self { epoch, logits: Zeroizing::new(logits.to_vec()) }
+        Self { check, logits: Zeroizing::new(logits.to_vec()) }
     }
 }
 
@@ -88,7 +90,7 @@ impl TrainingRun<'_> {
             judge: judge.as_ref(),
             rounds,
             fault: fault.as_deref(),
-            epoch: self.best.epoch,
+            check: self.best.check,
             logits: &self.best.logits,
         };
         project::write_private(&self.folder.join(BEST), &content, self.lock.as_ref())
@@ -96,15 +98,15 @@ impl TrainingRun<'_> {
 }
 
 /// Completes the record of an interrupted training with its judged rounds, and returns the logits
-/// of the best epoch. Without them neither the next round nor the weights can be judged, and only
+/// of the best check. Without them neither the next round nor the weights can be judged, and only
 /// another job can give them: `None` if they are lost.
 pub(super) fn load(
     record: &mut TrainingRecord,
     data: &TrainingData,
     folder: &Path,
     passphrase: Option<&Passphrase>,
-) -> Result<Option<BestEpoch>> {
-    let Some(job) = record.job.as_mut().filter(|_| !record.finished) else { return Ok(Some(BestEpoch::none(data))) };
+) -> Result<Option<BestCheck>> {
+    let Some(job) = record.job.as_mut().filter(|_| !record.finished) else { return Ok(Some(BestCheck::none(data))) };
     let stored = match project::read_private::<StoredRounds>(&folder.join(BEST), passphrase) {
         Err(Error::Damaged { .. }) => None,
         stored => stored?,
@@ -113,28 +115,28 @@ pub(super) fn load(
     match stored {
         Some(stored) if of_earlier_version => {
             job.judged = job.rounds.len();
-            Ok(Some(BestEpoch { epoch: stored.epoch, logits: Zeroizing::new(stored.logits) }))
+            Ok(Some(BestCheck { check: stored.check, logits: Zeroizing::new(stored.logits) }))
         }
         // The record is written after this file, so it may know one round less.
         Some(stored) if stored.is_of(job) && stored.rounds.len() >= job.judged => Ok(Some(job.add_judged(stored))),
-        _ if of_earlier_version && job.judge.as_ref().is_some_and(|judge| judge.best_epoch().is_none()) => {
+        _ if of_earlier_version && job.judge.as_ref().is_some_and(|judge| judge.best_check().is_none()) => {
             job.judged = job.rounds.len();
-            Ok(Some(BestEpoch::none(data)))
+            Ok(Some(BestCheck::none(data)))
         }
         // No round was judged, or those of another job.
-        _ if !of_earlier_version && job.judged == 0 => Ok(Some(BestEpoch::none(data))),
+        _ if !of_earlier_version && job.judged == 0 => Ok(Some(BestCheck::none(data))),
         _ => Ok(None),
     }
 }
 
 impl JobRecord {
-    fn add_judged(&mut self, stored: StoredRounds) -> BestEpoch {
+    fn add_judged(&mut self, stored: StoredRounds) -> BestCheck {
         let widened = stored.rounds.iter().filter(|round| round.verdict == Verdict::WidenRange);
         self.range = widened.fold(self.terms.range, |range, _| wider(range).unwrap_or(range));
         self.judged = stored.rounds.len();
         self.rounds = stored.rounds;
         self.judge = stored.judge;
         self.fault = self.fault.take().or(stored.fault);
-        BestEpoch { epoch: stored.epoch, logits: Zeroizing::new(stored.logits) }
+        BestCheck { check: stored.check, logits: Zeroizing::new(stored.logits) }
     }
 }

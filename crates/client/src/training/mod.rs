@@ -10,7 +10,8 @@
 //! send                        uploads, repaired where the server or this folder lost something
 //! abandoned                   jobs whose record was lost
 //! follow                      events as they arrive, and a verdict for every round
-//! judged                      judged rounds and the logits of the best epoch: the private file
+//! pipeline                    downloads and verdicts beside the judging
+//! judged                      judged rounds and the logits of the best check: the private file
 //! live                        what it does just now, and the seconds of its phases
 //! finish                      weights, checked against validated logits and plaintext reference
 //! delete                      removes a job and its uploads from a server
@@ -28,6 +29,7 @@ mod hyper_parameters;
 mod judged;
 pub(crate) mod live;
 mod options;
+mod pipeline;
 mod progress;
 mod record;
 pub mod reference_check;
@@ -52,14 +54,15 @@ use hetal_keys::locked_file::FileLock;
 use hetal_keys::secret_file;
 use hetal_learn::Judge;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
-use judged::BestEpoch;
+use judged::BestCheck;
 use live::Live;
 use record::{JobRecord, TrainingRecord};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The most epochs that are repeated with a lower rate or a wider range.
+/// How often a training goes back to the last accepted check at most, for a lower rate or a wider
+/// range.
 const REPEATS: usize = 6;
 /// A training in progress.
 pub struct TrainingRun<'a> {
@@ -71,7 +74,7 @@ pub struct TrainingRun<'a> {
     owner: Owner,
     folder: PathBuf,
     record: TrainingRecord,
-    best: BestEpoch,
+    best: BestCheck,
     /// Locks the private file, if there is a passphrase. Its key is derived before the first round.
     lock: Option<FileLock>,
     began: Instant,
@@ -146,7 +149,7 @@ impl<'a> TrainingRun<'a> {
                 let mut record =
                     TrainingRecord::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancellation, report)?;
                 record.fresh_keys = options.fresh_keys;
-                (record, BestEpoch::none(data))
+                (record, BestCheck::none(data))
             }
         };
         let lock = project.passphrase().map(FileLock::new).transpose()?;
@@ -166,7 +169,7 @@ impl<'a> TrainingRun<'a> {
         project::write(&self.folder.join("job.json"), &self.record)
     }
 
-    /// Uploads what the server does not have, follows the job, judges its epochs and decrypts the
+    /// Uploads what the server does not have, follows the job, judges its checks and decrypts the
     /// result.
     pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
         let live = self.live.clone();
@@ -200,8 +203,7 @@ impl<'a> TrainingRun<'a> {
     /// Requests the job. The same request returns the same job.
     fn request_job(&mut self) -> Result<JobInfo> {
         if self.record.job.is_none() {
-            let (classes, weighted) = (self.data.classes.len(), self.data.is_weighted());
-            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), classes, weighted)?;
+            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), self.data)?;
             self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
             // The request is on disk before it is sent, so that a repeated request makes no second
             // job.
@@ -237,7 +239,7 @@ impl<'a> TrainingRun<'a> {
         record.assign_job(&job);
         record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
         if is_another {
-            self.best = BestEpoch::none(self.data);
+            self.best = BestCheck::none(self.data);
         }
         self.save()?;
         self.project.open_job(OpenJob {
@@ -252,7 +254,7 @@ impl<'a> TrainingRun<'a> {
     fn forget_job(&mut self) -> Result<()> {
         if self.job_record()?.fault.is_none() {
             let ended = self.record.job.take().and_then(|job| job.id);
-            self.best = BestEpoch::none(self.data);
+            self.best = BestCheck::none(self.data);
             self.save()?;
             self.close_job(ended.as_deref())?;
         }
@@ -314,7 +316,7 @@ fn resumed(
     options: &Options,
     mut record: TrainingRecord,
     folder: &Path,
-) -> Result<(TrainingRecord, BestEpoch)> {
+) -> Result<(TrainingRecord, BestCheck)> {
     let best = judged::load(&mut record, data, folder, project.passphrase())?;
     let is_lost = best.is_none();
     if let (true, Some(JobRecord { fault: Some(what), .. })) = (is_lost, &record.job) {

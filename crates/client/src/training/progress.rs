@@ -194,7 +194,7 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Whether the training ended because the loss no longer fell, and not at its last epoch.
+    /// Whether the training ended because the loss no longer fell, and not at its last iteration.
     pub fn converged(&self) -> bool {
         self.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop)
     }

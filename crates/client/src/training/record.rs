@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The record of a training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -193,8 +193,7 @@ impl TrainingRecord {
             // with hyper-parameters of its own.
             None if moved => {
                 job.server = remote.server().to_owned();
-                job.terms =
-                    expected_hyper_parameters(&self.wishes, remote.offer(), data.classes.len(), data.is_weighted())?;
+                job.terms = expected_hyper_parameters(&self.wishes, remote.offer(), data)?;
             }
             None => {}
         }

@@ -4,7 +4,7 @@
 //! or damaged one. What it lacks is sent from the files of this folder. If a file is not what was
 //! written, its rows are encrypted again, under new seeds and as another blob.
 
-use super::judged::BestEpoch;
+use super::judged::BestCheck;
 use super::record::rows_to_send;
 use super::{JobRecord, ProgressEvent, TrainingRecord, TrainingRun, abandoned, records};
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
@@ -114,7 +114,7 @@ impl TrainingRun<'_> {
         }
         let last = self.record.open_job(&self.options.name);
         self.record.job = None;
-        self.best = BestEpoch::none(self.data);
+        self.best = BestCheck::none(self.data);
         self.save()?;
         abandoned::cancel(self.project, self.remote, &self.options.name, None, last).map(drop)
     }

@@ -61,9 +61,9 @@ pub fn summary(record: &Record) -> Markup {
         )),
         Some(tile("loss", score(outcome.loss), tag("span").with("on the same rows"))),
         Some(tile(
-            "best epoch",
-            count(outcome.best_epoch),
-            tag("span").with("of ").with(count(outcome.epochs)).with(" that counted"),
+            "best check",
+            count(outcome.best_check.unwrap_or(outcome.best_epoch)),
+            tag("span").with("of ").with(count(outcome.accepted_checks())).with(" that counted"),
         )),
         record.seconds.map(|all| tile("time", seconds(all), per_iteration(record))),
         sent(record).map(|sum| tile("sent", bytes(sum), tag("span").with("keys and rows, encrypted"))),

@@ -27,6 +27,7 @@ pub fn parameters(record: &Record) -> Section {
         ("alpha, the weight decay", hidden(terms.alpha)),
         ("patience", count(terms.patience).into()),
         ("most epochs", count(terms.max_epochs).into()),
+        ("iterations between checks", or_unknown((terms.check_every > 0).then_some(terms.check_every), count)),
         ("first range of logits", plain(terms.range).into()),
         ("scaling of features", name(&preparation.scaling).into()),
         ("missing values filled in", yes_no(preparation.imputes)),

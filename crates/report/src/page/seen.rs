@@ -26,7 +26,7 @@ fn never() -> Vec<Markup> {
         "the names of classes and columns",
         "the classifier and its predictions",
         "accuracies and losses",
-        "which epoch was the best, until hetal predict --remote names it",
+        "which check was the best, until hetal predict --remote names it",
         "the secret key",
     ]
     .map(Markup::from)
@@ -54,7 +54,11 @@ fn saw(record: &Record) -> Vec<Markup> {
         asked = asked.then(", alpha ").then(plain(alpha));
     }
     asked = asked.then(", patience ").then(count(terms.patience)).then(", at most ").then(count(terms.max_epochs));
-    all.push(asked.then(" epochs"));
+    asked = asked.then(" epochs");
+    if terms.check_every > 0 {
+        asked = asked.then(", a check every ").then(count(terms.check_every)).then(" iterations");
+    }
+    all.push(asked);
     all.push(Markup::from("who the tenant is, and the parameter set: ").then(name(&record.parameters.set)));
     all.push(Markup::from("the name of the training: ").then(name(&record.name)));
     if record.preparation.weighted {

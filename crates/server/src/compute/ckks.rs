@@ -302,6 +302,12 @@ impl<B: Backend> Executor for CkksExecutor<'_, B> {
         self.check_device(self.codec.encode(ciphertext.inner()))
     }
 
+    /// The values are far below the first prime, so the others are dropped without loss.
+    fn encode_logits(&self, logits: &Ct<B>) -> Result<Vec<u8>> {
+        let last = self.check_device(self.engine.evaluator().truncated(logits.inner(), 1))?;
+        self.check_device(self.codec.encode(&last))
+    }
+
     fn decode(&self, bytes: &mut &[u8]) -> Result<Ct<B>> {
         let ciphertext = self.codec.read(bytes).map_err(Error::failed)?;
         self.engine.import(ciphertext).map_err(Error::failed)

@@ -65,6 +65,8 @@ pub trait Executor {
     /// Computes the logits of rows.
     fn logits(&self, circuit: &Self::Circuit, rows: &Self::Rows, weights: &Self::Expanded) -> Result<Self::Ct>;
 
+    /// Serialises logits for the owner, who only decrypts them: with one prime.
+    fn encode_logits(&self, logits: &Self::Ct) -> Result<Vec<u8>>;
     /// Serialises a ciphertext.
     fn encode(&self, ciphertext: &Self::Ct) -> Result<Vec<u8>>;
     /// Reads one ciphertext from the front of `bytes` and advances `bytes` past it.
@@ -84,6 +86,14 @@ pub trait Executor {
     /// Stores ciphertexts as one blob of the job. Returns the blob's name and size.
     fn put(&self, ciphertexts: &[Self::Ct]) -> Result<(BlobName, u64)> {
         self.put_unless_stored(ciphertexts, |_| false)
+    }
+
+    /// Stores logits for the owner. Returns the blob's name and size.
+    fn put_logits(&self, logits: &Self::Ct) -> Result<(BlobName, u64)> {
+        let bytes = self.encode_logits(logits)?;
+        let name = blobs::name_of(&bytes);
+        self.blobs().put(&BlobKey::new(&self.job().tenant, Namespace::Job(self.job().id), name), &bytes)?;
+        Ok((name, bytes.len() as u64))
     }
 
     /// Like [`Executor::put`], but does not write a blob that is already stored.

@@ -32,6 +32,7 @@ struct Defaults {
     range: Option<f64>,
     seed: Option<u64>,
     alpha: Option<f64>,
+    check_every: Option<usize>,
 }
 
 /// Reads the table.
@@ -49,6 +50,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
             range: given.range.unwrap_or(defaults.range),
             seed: given.seed.unwrap_or(defaults.seed),
             alpha: given.alpha.unwrap_or(defaults.alpha),
+            check_every: given.check_every.unwrap_or(defaults.check_every),
             ..defaults
         },
         batch: table.batch.unwrap_or(otherwise.batch),
@@ -93,6 +95,7 @@ mod tests {
         let limits = parse("[hyperparameters.defaults]\nrange = 512.0\nmomentum = \"None\"\n");
         let defaults = Agreement { range: 512.0, momentum: Momentum::None, ..AgreementLimits::default().defaults };
         assert_eq!(limits, AgreementLimits { defaults, ..AgreementLimits::default() });
+        assert_eq!(parse("[hyperparameters.defaults]\ncheck_every = 8\n").defaults.check_every, 8);
         for misspelt in ["[hyperparameters]\npatiense = 4\n", "[hyperparameters.defaults]\nrates = 1.0\n"] {
             assert!(Config::parse(misspelt).is_err(), "{misspelt}");
         }

@@ -8,7 +8,7 @@ use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_ckks::bytes;
-use hetal_learn::agreement::DECAY;
+use hetal_learn::agreement::{DECAY, check_every};
 use hetal_learn::nesterov::Momentum;
 use hetal_learn::{Agreement, AgreementLimits, RowForm, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
@@ -45,7 +45,7 @@ impl RequestValidator<'_> {
     /// Validates a training as far as possible without reading keys and ciphertexts.
     pub fn training(&self, message: &v1::Training) -> Result<ValidTraining> {
         let params = self.param_sets.by_id(&message.set)?;
-        let training = TrainingSpec {
+        let mut training = TrainingSpec {
             set: params.name().to_owned(),
             features: message.features as usize,
             classes: message.classes as usize,
@@ -77,6 +77,10 @@ impl RequestValidator<'_> {
             }
         }
         self.row_blobs(&training.validation, BlobKind::Features, blocks, geometry.rows())?;
+        let wish = message.wishes.and_then(|wishes| wishes.check_every).map(|n| n as usize);
+        let Agreement { check_every: default, max_epochs, .. } = training.agreement;
+        training.agreement.check_every =
+            check_every(wish, default, circuit.batches(uploaded), max_epochs).map_err(Error::invalid)?;
         let requirements = self.required_keys.find(&params, self.tenant, &training, &circuit)?;
         let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
         self.check_upload(training.keys, BlobKind::Keys, size)?;
@@ -132,6 +136,7 @@ impl RequestValidator<'_> {
             patience: message.patience.map(|n| n as usize),
             max_epochs: message.max_epochs.map(|n| n as usize),
             alpha: message.alpha,
+            check_every: message.check_every.map(|n| n as usize),
         };
         self.limits.agree(&wishes).map_err(|error| match error {
             // The bounds would reveal hidden hyper-parameters.

@@ -55,6 +55,7 @@ impl Service {
             momentum: momentum.into(),
             seed: (!hide).then_some(agreement.seed),
             alpha: (!hide).then_some(agreement.alpha),
+            check_every: agreement.check_every as u32,
         }
     }
 

@@ -22,8 +22,8 @@ pub fn classify<W: Executor>(attempt: &Attempt<'_>, executor: &W, work: &Classif
         let phase = v1::Phase::Classifying.into();
         attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
         let rows = executor.rows(&circuit, row_blob, false)?;
-        let (blob, size) = executor.put(&[executor.logits(&circuit, &rows, &weights)?])?;
-        outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: 0, rows: row_blob.rows as u32 });
+        let (blob, size) = executor.put_logits(&executor.logits(&circuit, &rows, &weights)?)?;
+        outputs.push(v1::Output { blob: blob.to_vec().into(), size, check: 0, rows: row_blob.rows as u32 });
     }
     attempt.finish(outputs)?;
     Ok(AttemptOutcome::Ended)

@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod checkpoint;
 pub mod classify;
 pub mod give_way;
+pub mod held;
 pub mod pool;
 pub mod retry;
 pub mod shutdown;

@@ -9,20 +9,24 @@ use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::attempt::Attempt;
 use crate::worker::checkpoint::Checkpoint;
+use crate::worker::held::{Held, held, plain};
 use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
-use hetal_learn::session::Action;
+use hetal_learn::session::{Action, Check};
 use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a job that waits for a verdict looks for it and for other jobs.
+/// How often a job that can only wait for a verdict looks for it and for other jobs.
 const VERDICT_POLL: Duration = Duration::from_millis(500);
+
+/// The session of a job.
+type SessionOf<W> = Session<Held<<W as Executor>::Ct>>;
 
 /// What surrounds a training on the server: blobs, state and an executor.
 struct JobHost<'a, W: Executor> {
@@ -35,13 +39,16 @@ struct JobHost<'a, W: Executor> {
     validation: PreparedCache<W::Rows>,
     /// Names and sizes of the ciphertexts of the last checkpoint.
     stored: Vec<(BlobName, u64)>,
-    /// How many of the last entries of `stored` stay the same until the next verdict: the weights
-    /// at the start of the epoch, and the weights that are kept.
-    unchanged: usize,
+    /// The logits of the check that is being opened.
+    logits: Vec<v1::Output>,
     iterations: u64,
     since_checkpoint: u64,
-    round: u32,
-    asked: bool,
+    /// Verdicts before this round were taken by an attempt that told the owner of it.
+    told: u32,
+    /// The repeats of the session.
+    repeats: usize,
+    /// Whether the state has the job as waiting.
+    waits: bool,
     /// How long this attempt has waited for verdicts while another job could have run.
     delayed_others: Duration,
 }
@@ -57,7 +64,7 @@ pub fn train<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &Traini
 }
 
 impl<W: Executor> Host for JobHost<'_, W> {
-    type Ciphertext = W::Ct;
+    type Ciphertext = Held<W::Ct>;
     type Error = Error;
     type Interruption = AttemptOutcome;
 
@@ -65,7 +72,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         self.attempt.interruption()
     }
 
-    fn step(&mut self, session: &Session<W::Ct>, request: StepRequest) -> Result<ModelState<W::Ct>> {
+    fn step(&mut self, session: &SessionOf<W>, request: StepRequest) -> Result<ModelState<Held<W::Ct>>> {
         let start = Instant::now();
         self.choose_circuit(request.range)?;
         let (executor, circuit) = (self.executor, &self.circuit.1);
@@ -75,27 +82,27 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let batches = &mut self.batches;
         let mut pieces =
             pieces.map(|piece| batches.get(piece, |again| executor.batch(circuit, &uploaded[piece], again)));
-        let model = executor.step(circuit, session.model(), rows, &mut pieces, request.size)?;
+        let model = executor.step(circuit, &plain(session.model()), rows, &mut pieces, request.size)?;
         add(&self.attempt.core.metrics.iterations, 1);
         let elapsed = start.elapsed();
         add(&self.attempt.core.metrics.iteration_micros, elapsed.as_micros() as u64);
         let device = self.attempt.device.get().map_or("cpu", String::as_str);
         self.attempt.core.metrics.iteration_times.observe_time(device, elapsed);
-        Ok(model)
+        Ok(held(model))
     }
 
-    fn refresh(&mut self, session: &Session<W::Ct>, range: f64) -> Result<ModelState<W::Ct>> {
+    fn refresh(&mut self, session: &SessionOf<W>, range: f64) -> Result<ModelState<Held<W::Ct>>> {
         self.choose_circuit(range)?;
-        self.executor.refresh(&self.circuit.1, session.model())
+        Ok(held(self.executor.refresh(&self.circuit.1, &plain(session.model()))?))
     }
 
-    fn advanced(&mut self, session: &Session<W::Ct>, action: Action) -> Result<()> {
+    fn advanced(&mut self, session: &SessionOf<W>, action: Action) -> Result<()> {
         let Action::Step { batch, .. } = action else { return Ok(()) };
         self.iterations += 1;
         let batches = self.executor.batches(self.training.batches.len());
         self.attempt.report(self.progress(session, v1::Phase::Training, batch + 1, batches))?;
         self.since_checkpoint += 1;
-        // At the end of an epoch, the checkpoint is written together with the logits.
+        // At a check, the checkpoint is written together with the logits.
         let training = matches!(session.next_action(), Action::Step { .. } | Action::Refresh);
         if training && self.since_checkpoint >= self.attempt.core.config.checkpoint_every {
             self.save(session, Change::default())?;
@@ -103,135 +110,52 @@ impl<W: Executor> Host for JobHost<'_, W> {
         Ok(())
     }
 
-    fn verdict(
-        &mut self,
-        session: &Session<W::Ct>,
-        epoch: usize,
-        range: f64,
-    ) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
-        if !self.asked
-            && let Some(outcome) = self.request_verdict(session, epoch, range)?
-        {
-            return Ok(ControlFlow::Break(outcome));
-        }
-        self.await_verdict()
-    }
-
-    fn rounds(&self) -> usize {
-        self.round as usize
-    }
-
-    fn judged(&mut self, session: &Session<W::Ct>) -> Result<()> {
-        self.unchanged = 0;
-        self.asked = false;
-        let event = v1::event::What::Judged(v1::Judged { round: self.round });
-        self.save(session, Change { state: Some(JobState::Running), event: Some(event), ..Change::default() })
-    }
-}
-
-impl<'a, W: Executor> JobHost<'a, W> {
-    fn new(attempt: &'a Attempt<'a>, executor: &'a W, training: &'a TrainingSpec) -> Result<Self> {
-        let range = training.agreement.range;
-        let (kept_batches, kept_validation) = resident_shares(attempt, executor, training);
-        Ok(Self {
-            attempt,
-            executor,
-            training,
-            circuit: (range, executor.circuit(range)?),
-            batches: PreparedCache::new(kept_batches),
-            validation: PreparedCache::new(kept_validation),
-            stored: Vec::new(),
-            unchanged: 0,
-            iterations: 0,
-            since_checkpoint: 0,
-            round: 0,
-            asked: false,
-            delayed_others: Duration::ZERO,
-        })
-    }
-
-    /// The session of the last checkpoint, or a new one.
-    fn session(&mut self) -> Result<Session<W::Ct>> {
-        let (job, executor) = (self.attempt.job, self.executor);
-        let Some(text) = &job.checkpoint else {
-            let batches = executor.batches(self.training.batches.len());
-            let weights = executor.first_weights(self.training)?;
-            return Ok(Session::new(self.training.agreement.clone(), batches, weights)?);
-        };
-        let (checkpoint, names) = Checkpoint::parse(text)?;
-        let mut ciphertexts = Vec::new();
-        for name in names {
-            ciphertexts.extend(executor.load(Namespace::Job(job.id), name, 1)?);
-            let key = BlobKey::new(&job.tenant, Namespace::Job(job.id), name);
-            self.stored.push((name, executor.blobs().len(&key)?.unwrap_or(0)));
-        }
-        let session = Session::resume(checkpoint.session, ciphertexts)?;
-        self.unchanged = self.stored.len() - changing_ciphertexts(&session);
-        (self.iterations, self.round, self.asked) = (checkpoint.iterations, checkpoint.round, checkpoint.asked);
-        Ok(session)
-    }
-
-    fn progress(&self, session: &Session<W::Ct>, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
-        let (done, total) = (done as u64, total as u64);
-        let (phase, resting) = (phase.into(), false);
-        let epoch = session.kept().last().map_or(0, |(epoch, _)| epoch as u32) + 1;
-        v1::Progress { phase, done, total, epoch, iterations: self.iterations, resting }
-    }
-
-    fn choose_circuit(&mut self, range: f64) -> Result<()> {
-        if self.circuit.0 != range {
-            self.circuit = (range, self.executor.circuit(range)?);
-        }
-        Ok(())
-    }
-
-    /// Computes the validation logits and asks the owner for a verdict. From then on the job waits,
-    /// even if this server ends. Returns an outcome if the attempt was interrupted before.
-    fn request_verdict(
-        &mut self,
-        session: &Session<W::Ct>,
-        epoch: usize,
-        range: f64,
-    ) -> Result<Option<AttemptOutcome>> {
-        self.choose_circuit(range)?;
+    /// Computes the validation logits. Their blobs are stored, and nobody is told of them yet.
+    fn validate(&mut self, session: &SessionOf<W>, check: Check) -> Result<ControlFlow<AttemptOutcome>> {
+        self.choose_circuit(check.range)?;
         let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
-        let expanded = executor.expand(circuit, session.weights())?;
-        let mut logits = Vec::new();
+        let weights: Vec<_> = session.weights().iter().map(Held::plain).collect();
+        let expanded = executor.expand(circuit, &weights)?;
+        self.logits.clear();
         for (index, row_blob) in row_blobs.iter().enumerate() {
             if let Some(outcome) = self.attempt.interruption()? {
-                return Ok(Some(outcome));
+                return Ok(ControlFlow::Break(outcome));
             }
             let progress = self.progress(session, v1::Phase::Validating, index, row_blobs.len());
             self.attempt.report(progress)?;
             let rows = self.validation.get(index, |again| executor.rows(circuit, row_blob, again))?;
-            let (blob, size) = executor.put(&[executor.logits(circuit, &rows, &expanded)?])?;
-            logits.push(v1::Output {
-                blob: blob.to_vec().into(),
-                size,
-                epoch: epoch as u32,
-                rows: row_blob.rows as u32,
-            });
+            let logits = executor.logits(circuit, &rows, &expanded)?;
+            let (blob, size) = executor.put_logits(&logits)?;
+            let (check, rows) = (check.number as u32, row_blob.rows as u32);
+            self.logits.push(v1::Output { blob: blob.to_vec().into(), size, check, rows });
         }
-        self.round += 1;
-        self.asked = true;
-        let validation = v1::Validation { round: self.round, epoch: epoch as u32, range, logits };
-        let change = Change {
-            state: Some(JobState::Waiting),
-            round: Some(self.round),
-            event: Some(v1::event::What::Validation(validation)),
-            ..Change::default()
-        };
-        self.save(session, change)?;
-        Ok(None)
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Waits for the verdict. After `warm_seconds` the job waits in the queue, where it needs no
-    /// memory. It gives way earlier if another job can run.
-    fn await_verdict(&mut self) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
+    /// Asks the owner for a verdict. From now on the check is open, even if this server ends.
+    fn opened(&mut self, session: &SessionOf<W>, check: Check) -> Result<()> {
+        let Check { number, round, repeats, range } = check;
+        let logits = std::mem::take(&mut self.logits);
+        let (round, check, repeats) = (round as u32, number as u32, repeats as u32);
+        let validation = v1::Validation { round, check, range, logits, repeats };
+        let event = Some(v1::event::What::Validation(validation));
+        self.save(session, Change { event, ..self.rounds(session) })
+    }
+
+    fn verdict(&mut self, session: &SessionOf<W>) -> Result<Option<Verdict>> {
+        self.attempt.core.state.verdict(self.attempt.job.id, session.rounds() as u32 + 1)
+    }
+
+    /// Waits for the verdict without work to do. After `warm_seconds` the job waits in the queue,
+    /// where it needs no memory. It gives way earlier if another job can run.
+    fn await_verdict(&mut self, session: &SessionOf<W>) -> Result<ControlFlow<AttemptOutcome, Verdict>> {
         let until = Instant::now() + Duration::from_secs(self.attempt.core.config.warm_seconds);
+        if !std::mem::replace(&mut self.waits, true) {
+            self.attempt.commit(Change { state: Some(JobState::Waiting), ..Change::default() })?;
+        }
         loop {
             let (seen, start) = (self.attempt.core.notifier.version(), Instant::now());
-            if let Some(verdict) = self.attempt.core.state.verdict(self.attempt.job.id, self.round)? {
+            if let Some(verdict) = self.verdict(session)? {
                 return Ok(ControlFlow::Continue(verdict));
             }
             if let Some(outcome) = self.attempt.interruption()? {
@@ -250,63 +174,150 @@ impl<'a, W: Executor> JobHost<'a, W> {
         }
     }
 
-    /// Writes a checkpoint and everything else that changes with it. Then deletes the ciphertexts
-    /// that only the previous checkpoint named.
-    fn save(&mut self, session: &Session<W::Ct>, change: Change) -> Result<()> {
-        let (record, ciphertexts) = session.checkpoint();
-        let mut stored: Vec<(BlobName, u64)> = Vec::new();
-        for &ciphertext in &ciphertexts[..ciphertexts.len() - self.unchanged] {
-            // This attempt has read or written every blob that the last checkpoint names.
-            let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
-            let put = self.executor.put_unless_stored(std::slice::from_ref(ciphertext), known)?;
-            stored.push(put);
+    /// A verdict that accepts a check and goes on needs no checkpoint: whoever resumes finds the
+    /// check open and its verdict in the state.
+    fn judged(&mut self, session: &SessionOf<W>) -> Result<()> {
+        let round = session.rounds() as u32;
+        let event = (round >= self.told).then_some(v1::event::What::Judged(v1::Judged { round }));
+        let goes_on = session.repeats() == self.repeats && session.next_action() != Action::Return;
+        self.waits = false;
+        let change = Change { state: Some(JobState::Running), event, ..self.rounds(session) };
+        if goes_on {
+            return self.attempt.commit(change);
         }
-        stored.extend(&self.stored[self.stored.len() - self.unchanged..]);
-        // One blob may stand for several ciphertexts, for example the weights at the start of an
-        // epoch and the weights to return to.
-        let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
-        let checkpoint = Checkpoint {
-            session: record,
-            ciphertexts: stored.iter().map(|(name, _)| name.to_string()).collect(),
-            iterations: self.iterations,
-            round: self.round,
-            asked: self.asked,
+        self.repeats = session.repeats();
+        self.save(session, change)
+    }
+}
+
+impl<'a, W: Executor> JobHost<'a, W> {
+    fn new(attempt: &'a Attempt<'a>, executor: &'a W, training: &'a TrainingSpec) -> Result<Self> {
+        let range = training.agreement.range;
+        let (kept_batches, kept_validation) = resident_shares(attempt, executor, training);
+        Ok(Self {
+            attempt,
+            executor,
+            training,
+            circuit: (range, executor.circuit(range)?),
+            batches: PreparedCache::new(kept_batches),
+            validation: PreparedCache::new(kept_validation),
+            stored: Vec::new(),
+            logits: Vec::new(),
+            iterations: 0,
+            since_checkpoint: 0,
+            told: attempt.job.round,
+            repeats: 0,
+            waits: false,
+            delayed_others: Duration::ZERO,
+        })
+    }
+
+    /// The session of the last checkpoint, or a new one.
+    fn session(&mut self) -> Result<SessionOf<W>> {
+        let (job, executor) = (self.attempt.job, self.executor);
+        let Some(text) = &job.checkpoint else {
+            let batches = executor.batches(self.training.batches.len());
+            let weights = executor.first_weights(self.training)?.into_iter().map(Held::new).collect();
+            return Ok(Session::new(self.training.agreement.clone(), batches, weights)?);
         };
-        self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), held, ..change })?;
-        add(&self.attempt.core.metrics.checkpoints, 1);
-        self.since_checkpoint = 0;
-        self.unchanged = stored.len() - changing_ciphertexts(session);
-        for (old, _) in std::mem::replace(&mut self.stored, stored) {
-            if !self.stored.iter().any(|(name, _)| *name == old) {
-                self.executor.delete_output(old);
-            }
+        let (checkpoint, names) = Checkpoint::parse(text)?;
+        let (mut ciphertexts, mut read) = (Vec::new(), BTreeMap::new());
+        for name in names {
+            // One blob may stand for several ciphertexts, for example the last accepted weights and
+            // weights to return.
+            let ciphertext = match read.get(&name) {
+                Some(known) => Held::clone(known),
+                None => {
+                    let [ciphertext] = executor
+                        .load(Namespace::Job(job.id), name, 1)?
+                        .try_into()
+                        .map_err(|_| Error::failed(format!("blob {name}: not one ciphertext")))?;
+                    let size = executor.blobs().len(&BlobKey::new(&job.tenant, Namespace::Job(job.id), name))?;
+                    Held::stored(ciphertext, (name, size.unwrap_or(0)))
+                }
+            };
+            read.insert(name, ciphertext.clone());
+            self.stored.extend(ciphertext.blob());
+            ciphertexts.push(ciphertext);
+        }
+        let session = Session::resume(checkpoint.session, ciphertexts)?;
+        (self.iterations, self.repeats) = (checkpoint.iterations, session.repeats());
+        Ok(session)
+    }
+
+    /// The rounds of a session, as the state has them.
+    fn rounds(&self, session: &SessionOf<W>) -> Change {
+        let (taken, open) = (session.rounds(), session.open());
+        let round = Some(taken as u32 + 1);
+        Change { round, announced: Some((taken + open) as u32), ..Change::default() }
+    }
+
+    fn progress(&self, session: &SessionOf<W>, phase: v1::Phase, done: usize, total: usize) -> v1::Progress {
+        let (done, total) = (done as u64, total as u64);
+        let (phase, resting) = (phase.into(), false);
+        let batches = self.executor.batches(self.training.batches.len()).max(1);
+        let epoch = (session.iteration().saturating_sub(1) / batches) as u32 + 1;
+        v1::Progress { phase, done, total, epoch, iterations: self.iterations, resting }
+    }
+
+    fn choose_circuit(&mut self, range: f64) -> Result<()> {
+        if self.circuit.0 != range {
+            self.circuit = (range, self.executor.circuit(range)?);
         }
         Ok(())
     }
 
+    /// Writes a checkpoint and everything else that changes with it. Then deletes the ciphertexts
+    /// that only the previous checkpoint named.
+    fn save(&mut self, session: &SessionOf<W>, change: Change) -> Result<()> {
+        let (record, ciphertexts) = session.checkpoint();
+        let mut stored: Vec<(BlobName, u64)> = Vec::new();
+        for ciphertext in ciphertexts {
+            // This attempt has read or written every blob that the last checkpoint names.
+            let known = |name| self.stored.iter().chain(&stored).any(|&(there, _)| there == name);
+            let blob = match ciphertext.blob().filter(|(name, _)| known(*name)) {
+                Some(blob) => blob,
+                None => {
+                    let one = std::slice::from_ref(ciphertext.ciphertext());
+                    let blob = self.executor.put_unless_stored(one, known)?;
+                    ciphertext.set_blob(blob);
+                    blob
+                }
+            };
+            stored.push(blob);
+        }
+        let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
+        let names = stored.iter().map(|(name, _)| name.to_string()).collect();
+        let checkpoint = Checkpoint::new(record, names, self.iterations);
+        self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), held, ..change })?;
+        add(&self.attempt.core.metrics.checkpoints, 1);
+        self.since_checkpoint = 0;
+        let left: BTreeSet<_> = stored.iter().map(|(name, _)| *name).collect();
+        let before: BTreeSet<_> = self.stored.iter().map(|(name, _)| *name).collect();
+        self.stored = stored;
+        before.difference(&left).for_each(|old| self.executor.delete_output(*old));
+        Ok(())
+    }
+
     /// Saves the progress before another worker takes over.
-    fn interrupt(&mut self, session: &Session<W::Ct>, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
-        if outcome == AttemptOutcome::Released && self.since_checkpoint > 0 {
+    fn interrupt(&mut self, session: &SessionOf<W>, outcome: AttemptOutcome) -> Result<AttemptOutcome> {
+        let goes_on = matches!(outcome, AttemptOutcome::Released | AttemptOutcome::Waiting);
+        if goes_on && self.since_checkpoint > 0 {
             self.save(session, Change::default())?;
         }
         Ok(outcome)
     }
 
-    fn finish(&self, session: &Session<W::Ct>) -> Result<AttemptOutcome> {
+    fn finish(&self, session: &SessionOf<W>) -> Result<AttemptOutcome> {
         let mut outputs = Vec::new();
-        for (epoch, weights) in session.kept() {
-            let (blob, size) = self.executor.put(weights)?;
-            outputs.push(v1::Output { blob: blob.to_vec().into(), size, epoch: epoch as u32, rows: 0 });
+        for (check, weights) in session.kept() {
+            let weights: Vec<_> = weights.iter().map(Held::plain).collect();
+            let (blob, size) = self.executor.put(&weights)?;
+            outputs.push(v1::Output { blob: blob.to_vec().into(), size, check: check as u32, rows: 0 });
         }
         self.attempt.finish(outputs)?;
         Ok(AttemptOutcome::Ended)
     }
-}
-
-/// The number of ciphertexts that every step changes. They come first in a checkpoint.
-fn changing_ciphertexts<C: Clone>(session: &Session<C>) -> usize {
-    let ModelState { weights, momentum, .. } = session.model();
-    weights.len() + momentum.as_ref().map_or(0, Vec::len)
 }
 
 /// A cache of prepared batches. It keeps the first few and prepares the others each time. Batches

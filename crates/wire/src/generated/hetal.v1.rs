@@ -77,9 +77,9 @@ pub struct Bounds {
 pub struct Terms {
     #[prost(uint32, tag = "1")]
     pub batch: u32,
+    /// Checks without improvement before the client stops.
     #[prost(uint32, tag = "2")]
     pub patience: u32,
-    /// The most rounds, repeated epochs included: the most verdicts that a client sends.
     #[prost(uint32, tag = "3")]
     pub max_epochs: u32,
     /// The initial range: logits must lie in \[-range, range\].
@@ -96,6 +96,9 @@ pub struct Terms {
     /// The factor of |W|^2 / 2 in the loss (L2).
     #[prost(double, optional, tag = "9")]
     pub alpha: ::core::option::Option<f64>,
+    /// Iterations between two checks. In an offer, 0 leaves the number to the shape of the training.
+    #[prost(uint32, tag = "10")]
+    pub check_every: u32,
 }
 /// The hyper-parameters that a client asks for. The server chooses the missing ones.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -112,6 +115,8 @@ pub struct Wishes {
     pub max_epochs: ::core::option::Option<u32>,
     #[prost(double, optional, tag = "6")]
     pub alpha: ::core::option::Option<f64>,
+    #[prost(uint32, optional, tag = "7")]
+    pub check_every: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginUploadRequest {
@@ -291,7 +296,7 @@ pub struct Progress {
     pub done: u64,
     #[prost(uint64, tag = "3")]
     pub total: u64,
-    /// The epoch in training, counted from 1.
+    /// The epoch in training, counted from 1; repeated iterations do not count.
     #[prost(uint32, tag = "4")]
     pub epoch: u32,
     /// Iterations since the training started, repeated ones included.
@@ -352,20 +357,27 @@ pub struct Started {
     #[prost(string, tag = "2")]
     pub engine: ::prost::alloc::string::String,
 }
-/// Validation logits that the owner must judge.
+/// Validation logits that the owner must judge. The server trains on, and announces more of them
+/// while up to 16 wait for their verdicts. Verdicts are given in order. After a verdict that goes
+/// back to the last accepted check, the logits announced meanwhile have no verdict, and other logits
+/// follow with the same numbers and one repeat more.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Validation {
-    /// Counted from 1 over the whole training, repeated epochs included.
+    /// The number of the verdict, counted from 1 over the whole training.
     #[prost(uint32, tag = "1")]
     pub round: u32,
+    /// The number of the check among those that are accepted, counted from 1.
     #[prost(uint32, tag = "2")]
-    pub epoch: u32,
+    pub check: u32,
     /// The range that determines the scale of the logits.
     #[prost(double, tag = "3")]
     pub range: f64,
-    /// One ciphertext for each validation row blob of the request, in the same order.
+    /// One ciphertext of one prime for each validation row blob of the request, in the same order.
     #[prost(message, repeated, tag = "4")]
     pub logits: ::prost::alloc::vec::Vec<Output>,
+    /// How often the training went back before.
+    #[prost(uint32, tag = "5")]
+    pub repeats: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Judged {
@@ -378,16 +390,16 @@ pub struct Output {
     pub blob: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "2")]
     pub size: u64,
-    /// For weights: the epoch after which they were saved.
+    /// For weights and validation logits: the number of the accepted check.
     #[prost(uint32, tag = "3")]
-    pub epoch: u32,
+    pub check: u32,
     /// For logits: the rows, without padding.
     #[prost(uint32, tag = "4")]
     pub rows: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Finished {
-    /// For a training: the weights of the last epochs, oldest first. Each blob contains the parts of
+    /// For a training: the weights of the last accepted checks, oldest first. Each blob contains the parts of
     /// one classifier. For a classification: the logits of the queries.
     #[prost(message, repeated, tag = "1")]
     pub outputs: ::prost::alloc::vec::Vec<Output>,
@@ -530,7 +542,7 @@ pub enum JobState {
     Unspecified = 0,
     Queued = 1,
     Running = 2,
-    /// Waiting for a verdict.
+    /// Waiting for a verdict, and not training on.
     Waiting = 3,
     Finished = 4,
     Failed = 5,

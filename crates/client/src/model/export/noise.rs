@@ -60,7 +60,7 @@ impl<'a> DecryptedRows<'a> {
             agreement: &agreement,
             pieces: &pieces,
             verdicts: &self.history.verdicts,
-            epoch: self.model.training.best_epoch,
+            check: self.model.training.best_check(),
         };
         let report = std::sync::Mutex::new((0, report));
         let done = || {

@@ -57,7 +57,7 @@ pub(super) struct Prepared {
 impl Prepared {
     pub fn rehearsal<'a>(&'a self, case: &'a Case, history: &'a History) -> Rehearsal<'a> {
         let (circuit, pieces) = (&self.circuit, &self.pieces[..]);
-        Rehearsal { circuit, agreement: &case.agreement, pieces, verdicts: &history.verdicts, epoch: history.epoch }
+        Rehearsal { circuit, agreement: &case.agreement, pieces, verdicts: &history.verdicts, check: history.epoch }
     }
 }
 
@@ -123,7 +123,7 @@ impl Case {
         }
         // Random rows soon have their best epoch. Their last weights have more noise.
         let last = self.test.is_none().then_some(training.accepted);
-        let epoch = last.or(judge.best_epoch()).filter(|epoch| *epoch > 0).ok_or(Error::NothingLearned)?;
+        let epoch = last.or(judge.best_check()).filter(|epoch| *epoch > 0).ok_or(Error::NothingLearned)?;
         Ok(History { verdicts, epoch })
     }
 

@@ -37,13 +37,13 @@ struct Entry {
 
 impl Entry {
     fn summary(&self) -> JobSummary {
-        let Job { id, state, round, progress, created, updated, sequence, .. } = self.job;
+        let Job { id, state, round, announced, progress, created, updated, sequence, .. } = self.job;
         let agreement = match &self.job.spec {
             JobSpec::Training(training) => Some(training.agreement.clone()),
             JobSpec::Classification(_) => None,
         };
         let (label, reason) = (self.job.label.clone(), self.job.reason.clone());
-        JobSummary { id, label, agreement, state, round, progress, reason, created, updated, sequence }
+        JobSummary { id, label, agreement, state, round, announced, progress, reason, created, updated, sequence }
     }
 
     fn push_event(&mut self, what: v1::event::What) {
@@ -184,6 +184,7 @@ impl State for MemoryState {
                 spec: job.spec.clone(),
                 state: JobState::Queued,
                 round: 0,
+                announced: 0,
                 checkpoint: None,
                 progress: None,
                 reason: String::new(),
@@ -314,6 +315,9 @@ impl State for MemoryState {
         job.spent += change.spent;
         job.state = change.state.unwrap_or(job.state);
         job.round = change.round.unwrap_or(job.round);
+        job.announced = change.announced.unwrap_or(job.announced);
+        entry.verdicts.retain(|&round, _| round <= entry.job.announced);
+        let job = &mut entry.job;
         job.progress = change.progress.or(job.progress);
         if let Some(reason) = &change.reason {
             job.reason.clone_from(reason);

@@ -101,8 +101,10 @@ pub struct Job {
     pub spec: JobSpec,
     /// Its current state.
     pub state: JobState,
-    /// The round whose verdict it needs, or needed last.
+    /// The round whose verdict it needs next.
     pub round: u32,
+    /// The last round whose logits the owner was told of.
+    pub announced: u32,
     /// The checkpoint to resume from.
     pub checkpoint: Option<String>,
     /// Its progress.
@@ -132,8 +134,10 @@ pub struct JobSummary {
     pub agreement: Option<Agreement>,
     /// Its current state.
     pub state: JobState,
-    /// The round whose verdict it needs, or needed last.
+    /// The round whose verdict it needs next.
     pub round: u32,
+    /// The last round whose logits the owner was told of.
+    pub announced: u32,
     /// Its progress.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
@@ -214,8 +218,10 @@ pub fn visit_events(state: &dyn State, tenant: &Tenant, id: JobId, mut visit: im
 pub struct Change {
     /// The new state.
     pub state: Option<JobState>,
-    /// The round whose verdict it needs.
+    /// The round whose verdict it needs next.
     pub round: Option<u32>,
+    /// The last round whose logits the owner was told of. Verdicts on later rounds are forgotten.
+    pub announced: Option<u32>,
     /// The checkpoint to resume from.
     pub checkpoint: Option<String>,
     /// Bytes of the blobs that the checkpoint references.
@@ -272,7 +278,8 @@ pub trait State: Send + Sync {
     fn delete_job(&self, tenant: &Tenant, id: JobId) -> Result<()>;
     /// Events after a sequence number, in order.
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>>;
-    /// Records the verdict on the current round. Repeating the same verdict has no effect.
+    /// Records the verdict on a round that the owner was told of. Repeating the same verdict has no
+    /// effect.
     fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
 
     /// Whether [`State::claim`] would find a job.
@@ -368,7 +375,7 @@ fn check_verdict(job: &JobSummary, round: u32, verdict: Verdict, given: Option<V
     let message = match given {
         Some(given) if given == verdict => return Ok(()),
         Some(_) => format!("round {round} already has a verdict"),
-        None if job.state == JobState::Waiting && job.round == round => return Ok(()),
+        None if !job.state.has_ended() && (job.round.max(1)..=job.announced).contains(&round) => return Ok(()),
         None => format!("the job does not wait for a verdict on round {round}"),
     };
     Err(Error::Precondition { message })

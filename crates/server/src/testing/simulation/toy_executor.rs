@@ -8,7 +8,7 @@ use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::nesterov::StepSize;
-use hetal_learn::session::Action;
+use hetal_learn::session::{Action, Check};
 use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
@@ -88,7 +88,7 @@ pub struct Expected {
 pub fn expected(training: &TrainingSpec, verdict: impl Fn(u32) -> Verdict) -> Expected {
     let first = first_weights(training);
     let mut session = Session::new(training.agreement.clone(), training.batches.len(), first).unwrap();
-    let mut host = MemoryHost { training, answer: verdict, logits: Vec::new() };
+    let mut host = MemoryHost { training, answer: verdict, logits: Vec::new(), verdict: None };
     assert!(matches!(drive(&mut session, &mut host), Ok(Ended::Complete)));
     let bytes = |parts: &[Ct]| parts.iter().flat_map(encode).collect::<Vec<_>>();
     let outputs = session.kept().map(|(epoch, parts)| (epoch as u32, name_of(&bytes(parts)))).collect();
@@ -100,6 +100,8 @@ struct MemoryHost<'a, F> {
     training: &'a TrainingSpec,
     answer: F,
     logits: Vec<Vec<BlobName>>,
+    /// The verdict on the open check. Verdicts are taken at once, so no training runs ahead.
+    verdict: Option<Verdict>,
 }
 
 impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
@@ -120,18 +122,21 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
     fn advanced(&mut self, _: &Session<Ct>, _: Action) -> Result<()> {
         Ok(())
     }
-    fn verdict(
-        &mut self,
-        session: &Session<Ct>,
-        _: usize,
-        range: f64,
-    ) -> Result<ControlFlow<Self::Interruption, Verdict>> {
-        let of = |rows: &RowBlob| name_of(&encode(&logits(range, &rows.blob.0, session.weights())));
+    fn validate(&mut self, session: &Session<Ct>, check: Check) -> Result<ControlFlow<Self::Interruption>> {
+        let of = |rows: &RowBlob| name_of(&encode(&logits(check.range, &rows.blob.0, session.weights())));
         self.logits.push(self.training.validation.iter().map(of).collect());
-        Ok(ControlFlow::Continue((self.answer)(self.logits.len() as u32)))
+        assert_eq!(check.round, self.logits.len());
+        Ok(ControlFlow::Continue(()))
     }
-    fn rounds(&self) -> usize {
-        self.logits.len()
+    fn opened(&mut self, _: &Session<Ct>, check: Check) -> Result<()> {
+        self.verdict = Some((self.answer)(check.round as u32));
+        Ok(())
+    }
+    fn verdict(&mut self, _: &Session<Ct>) -> Result<Option<Verdict>> {
+        Ok(self.verdict.take())
+    }
+    fn await_verdict(&mut self, _: &Session<Ct>) -> Result<ControlFlow<Self::Interruption, Verdict>> {
+        Err(Error::failed("no check is open"))
     }
     fn judged(&mut self, _: &Session<Ct>) -> Result<()> {
         Ok(())
@@ -204,6 +209,9 @@ impl Executor for ToyExecutor<'_> {
     }
     fn logits(&self, range: &f64, rows: &Ct, weights: &Vec<Ct>) -> Result<Ct> {
         Ok(logits(*range, rows, weights))
+    }
+    fn encode_logits(&self, logits: &Ct) -> Result<Vec<u8>> {
+        Ok(encode(logits))
     }
     fn encode(&self, ct: &Ct) -> Result<Vec<u8>> {
         self.encoded.set(self.encoded.get() + 1);

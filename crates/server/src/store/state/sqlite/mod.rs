@@ -364,7 +364,8 @@ impl State for SqliteState {
                 progress = COALESCE(?7, progress), reason = COALESCE(?8, reason),
                 attempts = IIF(?6, 0, MAX(attempts - ?12, 0)), spent = spent + ?9,
                 bytes = bytes + ?10, held = COALESCE(?11, held), not_before = COALESCE(?3 + ?13, not_before),
-                rests = IIF(?6, 0, rests) + (?13 IS NOT NULL), lacked = IIF(?6, 0, lacked) + ?14
+                rests = IIF(?6, 0, rests) + (?13 IS NOT NULL), lacked = IIF(?6, 0, lacked) + ?14,
+                announced = COALESCE(?15, announced)
                 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING number";
             let values = params![
                 lease.job.0,
@@ -381,10 +382,14 @@ impl State for SqliteState {
                 change.uncounted,
                 change.backoff.map(|backoff| backoff as i64),
                 change.out_of_memory,
+                change.announced,
             ];
             let number = db.query_row(sql, values, |row| row.get::<_, i64>(0)).optional()?.ok_or(Error::Fenced)?;
             if let Some(checkpoint) = &change.checkpoint {
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2)", params![number, checkpoint])?;
+            }
+            if let Some(announced) = change.announced {
+                db.execute("DELETE FROM verdicts WHERE job = ?1 AND round > ?2", params![lease.job.0, announced])?;
             }
             if let Some(name) = change.damaged_upload {
                 let sql = "UPDATE uploads SET complete = 0

@@ -18,9 +18,10 @@ pub const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::L
 pub const JOB: &str = "j.number, id, tenant, label,
     (SELECT work FROM specs s WHERE s.number = j.number), state, round,
     (SELECT checkpoint FROM checkpoints c WHERE c.number = j.number),
-    progress, reason, cancel, created, updated, sequence, spent";
+    progress, reason, cancel, created, updated, sequence, spent, announced";
 /// The columns of a summary.
-pub const SUMMARY: &str = "number, id, label, agreement, state, round, progress, reason, created, updated, sequence";
+pub const SUMMARY: &str =
+    "number, id, label, agreement, state, round, progress, reason, created, updated, sequence, announced";
 /// The jobs `j` that have not ended, by an index of them alone.
 pub const OPEN_JOBS: &str = "jobs j INDEXED BY jobs_open WHERE state < 3";
 /// Open jobs that a worker can claim.
@@ -107,6 +108,7 @@ pub fn parse_job(row: &Row<'_>) -> Result<Job> {
         updated: number(12)?,
         sequence: number(13)?,
         spent: number(14)?,
+        announced: row.get(15)?,
     })
 }
 
@@ -135,6 +137,7 @@ pub fn parse_summary(row: &Row<'_>) -> Result<JobSummary> {
         created: number(8)?,
         updated: number(9)?,
         sequence: number(10)?,
+        announced: row.get(11)?,
     })
 }
 

@@ -100,5 +100,15 @@ ALTER TABLE identity ADD COLUMN checked INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 7;
 ";
 
+/// Version 8 adds the last round that the owner was told of, because several rounds wait for
+/// verdicts. Jobs of earlier versions that wait for a verdict return to the queue, where a worker
+/// finds that it cannot resume them and tells their owners.
+const V8: &str = "
+ALTER TABLE jobs ADD COLUMN announced INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET announced = round;
+UPDATE jobs SET state = 0 WHERE state = 2;
+PRAGMA user_version = 8;
+";
+
 /// The migration to each version from the one before.
-pub const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
+pub const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
