@@ -75,9 +75,11 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     name : str, optional
         The name of the training and its model. The server sees it. By default a random name; the
         same rows and parameters find it again.
-    learning_rate, batch_size, max_epochs, patience : optional
+    learning_rate, batch_size, max_epochs, patience, check_every : optional
         Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
-        ``patience`` is the number of epochs without improvement before training stops; 3 by default.
+        ``check_every`` is the number of iterations between two checks of the validation rows, 4 by
+        default; a training takes at most 200 checks, each of which tells the server two bits.
+        ``patience`` is the number of checks without improvement before training stops; 3 by default.
     alpha : float, optional
         The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.
         It is ``1 / (C * n_samples)`` for scikit-learn's ``C``. By default it follows from the rows;
@@ -95,7 +97,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         the training, from 0 to 1. Rare classes are then predicted more often; 0.5 does nearly what
         balanced weights do.
     validation_fraction : float, optional
-        The share of the rows of each class that is set aside to judge epochs. By default one row in
+        The share of the rows of each class that is set aside for checks. By default one row in
         16, and at least 32; of fewer than 256 rows none are, and the training rows are judged.
     verify : bool, default=False
         Repeat the training without encryption on this machine and compare: a server that computed
@@ -114,7 +116,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     replace : bool, default=False
         Discard an interrupted training of the same ``name`` that has other rows or parameters.
     callbacks : callable, hetal.Callback or list of them, optional
-        A function is called with a dict for each epoch. See ``hetal.integrations`` for MLflow,
+        A function is called with a dict for each check. See ``hetal.integrations`` for MLflow,
         TensorBoard and Weights & Biases.
 
     Attributes
@@ -127,8 +129,9 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         The decrypted biases. Private.
     history_ : list of dict
-        One dict for each epoch: ``epoch``, ``loss``, ``accuracy``, ``largest_logit``, ``verdict``,
-        ``accepted`` and ``seconds`` (None for epochs of an earlier run that was interrupted).
+        One dict for each check: ``check``, ``loss``, ``accuracy``, ``largest_logit``, ``verdict``,
+        ``accepted`` and ``seconds`` (None for checks of an earlier run that was interrupted).
+        ``epoch`` is the old name of ``check``.
     n_features_in_ : int
         The number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -139,7 +142,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         The HTML page that reports on the training. None if a passphrase locks the project.
     training_ : dict
         What else is known about the training: the hyper-parameters and the scaling that were
-        chosen, epochs, the best one, bytes sent, seconds, the difference to the plaintext
+        chosen, checks, the best one, bytes sent, seconds, the difference to the plaintext
         reference.
 
     Examples
@@ -165,6 +168,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         batch_size: int | None = None,
         max_epochs: int | None = None,
         patience: int | None = None,
+        check_every: int | None = None,
         alpha: float | None = None,
         scale: str = "auto",
         class_weight: Mapping[Any, float] | str | None = None,
@@ -188,6 +192,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.max_epochs = max_epochs
         self.patience = patience
+        self.check_every = check_every
         self.alpha = alpha
         self.scale = scale
         self.class_weight = class_weight
@@ -410,6 +415,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "batch_size": _whole("batch_size", self.batch_size),
             "max_epochs": _whole("max_epochs", self.max_epochs),
             "patience": _whole("patience", self.patience),
+            "check_every": _whole("check_every", self.check_every),
             "alpha": _number("alpha", self.alpha),
             "class_weight": class_weight,
             "prior": _number("prior", self.prior) or 0.0,

@@ -106,7 +106,7 @@ class Progress:
 
 def _epoch(epoch: dict[str, Any]) -> str:
     text = (
-        f"epoch {epoch['epoch']}: validation accuracy {100 * epoch['accuracy']:.2f} %, loss {epoch['loss']:.3f}, "
+        f"check {epoch['check']}: validation accuracy {100 * epoch['accuracy']:.2f} %, loss {epoch['loss']:.3f}, "
         f"largest logit {epoch['largest_logit']:.1f}: {_VERDICTS[epoch['verdict']]}"
     )
     return text if epoch["seconds"] is None else f"{text} ({epoch['seconds']:.1f} s)"

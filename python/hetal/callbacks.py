@@ -7,7 +7,7 @@ from typing import Any, Union
 
 from hetal.errors import InvalidInput
 
-#: One epoch: ``epoch``, ``loss``, ``accuracy``, ``largest_logit``, ``verdict``, ``accepted``, ``seconds``.
+#: One check: ``check``, ``epoch`` (the old name of its number), ``loss``, ``accuracy``, ``largest_logit``, ``verdict``, ``accepted``, ``seconds``.
 Epoch = dict[str, Any]
 
 
@@ -21,7 +21,7 @@ class Callback:
         """The training begins or goes on: ``name``, ``project``, ``server``, ``resumed``, ``params``."""
 
     def on_epoch(self, epoch: Epoch) -> None:
-        """An epoch was judged. Loss and accuracy are those of the validation rows, and private."""
+        """A check was judged; ``on_epoch`` is its old name. Loss and accuracy are those of the validation rows, and private."""
 
     def on_end(self, result: dict[str, Any]) -> None:
         """The training ended: ``history``, ``validation_accuracy``, ``best_epoch``, ``seconds``."""
@@ -39,7 +39,7 @@ Callbacks = Union[Callback, Callable[[Epoch], object], Iterable[Union[Callback, 
 
 
 def as_list(callbacks: Callbacks) -> list[Callback]:
-    """Callbacks as a list. A function is called with each epoch."""
+    """Callbacks as a list. A function is called with each check."""
     if callbacks is None:
         return []
     if isinstance(callbacks, Callback) or callable(callbacks):

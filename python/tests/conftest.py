@@ -50,7 +50,7 @@ def iris():
 
 def toy(**params):
     """A small training at the insecure set."""
-    params = {"param_set": TOY, "max_epochs": 2, "batch_size": 64, "verbose": 0, **params}
+    params = {"param_set": TOY, "max_epochs": 2, "batch_size": 64, "check_every": 3, "verbose": 0, **params}
     return HetalClassifier(**params)
 
 

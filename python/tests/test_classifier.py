@@ -41,7 +41,7 @@ def test_it_learns_and_says_how(fitted, iris):
     np.testing.assert_allclose(fitted.decision_function(X), logits, rtol=1e-9, atol=1e-9)
     accepted = [epoch for epoch in fitted.history_ if epoch["accepted"]]
     assert len(accepted) == 4 and set(accepted[0]) == {
-        "epoch", "loss", "accuracy", "largest_logit", "verdict", "accepted", "seconds"
+        "check", "epoch", "loss", "accuracy", "largest_logit", "verdict", "accepted", "seconds"
     }
     assert fitted.training_["difference_bound"] < 1e-3
     assert fitted.server_ == "this machine"

@@ -119,6 +119,7 @@ BAD_PARAMETERS = {
     "batch_size": (0, "batch_size is 0"),
     "max_epochs": (-1, "max_epochs is -1"),
     "patience": (1.5, "patience is 1.5"),
+    "check_every": (0, "check_every is 0"),
     "learning_rate": ("fast", "learning_rate is 'fast'"),
     "validation_fraction": (1.0, "validation share"),
     "param_set": ("insecure-none", "insecure-none"),

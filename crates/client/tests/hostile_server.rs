@@ -188,7 +188,7 @@ fn weight_downloads(calls: &[String]) -> Vec<&str> {
     calls[last + 1..].iter().map(String::as_str).filter(|call| call.starts_with("Download")).collect()
 }
 
-/// Whichever epoch is the best, the client downloads the weights of all of them, in order.
+/// Whichever check is the best, the client downloads the weights of all of them, in order.
 #[test]
 fn every_returned_epoch_is_downloaded_in_order() {
     let stage = Stage::new();
@@ -201,7 +201,7 @@ fn every_returned_epoch_is_downloaded_in_order() {
     assert_eq!(weight_downloads(&falling), weight_downloads(&rising));
     let best = |name: &str| Model::load(&stage.folder.path().join(format!("p/models/{name}.json"))).unwrap().training;
     assert_eq!(best("falling").best_epoch, 1);
-    assert!(best("rising").best_epoch > 1, "another epoch is taken");
+    assert!(best("rising").best_epoch > 1, "another check is taken");
     assert!(!stage.file("falling", "weights-0000.ct").exists(), "downloads are removed at the end");
 }
 
@@ -431,7 +431,7 @@ fn lost_logits_lead_to_a_new_job() {
 }
 
 /// Every round writes the private file anew, with a key that was derived before the first round:
-/// the time of a verdict does not tell whether an epoch was the best, or what its logits were.
+/// the time of a verdict does not tell whether a check was the best, or what its logits were.
 #[test]
 fn every_round_does_the_same_work() {
     let stage = Stage::locked();
@@ -513,7 +513,7 @@ fn message(result: Result<Trained>) -> String {
     }
 }
 
-/// The client sends two bits per epoch, and nothing of the rows or the key.
+/// The client sends two bits per check, and nothing of the rows or the key.
 #[test]
 fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
     let stage = Stage::new();
@@ -635,10 +635,28 @@ fn a_server_that_does_not_end_is_left() {
     let (jobs, before) = (stage.liar.seen().jobs, verdicts.len());
     let said = message(stage.train_again("more"));
     assert!(said.contains("after the verdict stop"), "{said}");
-    // The server may have lost the last verdict, so the client repeats it.
+    // The server has said that it took the last verdict, so the client does not repeat it.
     let seen = stage.liar.seen();
-    assert_eq!((seen.jobs, seen.verdicts.len()), (jobs, before + 1));
-    assert_eq!(seen.verdicts[before], seen.verdicts[before - 1]);
+    assert_eq!((seen.jobs, seen.verdicts.len()), (jobs, before));
+}
+
+/// An honest server announces rounds before their verdicts, each once, and goes back only when it
+/// was told to.
+#[test]
+fn a_server_runs_ahead_of_verdicts_in_order() {
+    let stage = Stage::new();
+    let trained = stage.train(Lie::Ahead, "ahead").unwrap();
+    assert!(trained.difference.unwrap() < 1e-4, "{:?}", trained.difference);
+    let rounds: Vec<u32> = stage.liar.seen().verdicts.iter().map(|(round, _, _)| *round).collect();
+    assert_eq!(rounds, (1..=EPOCHS as u32).collect::<Vec<_>>(), "one verdict a round, in order");
+    for (lie, sentence) in [
+        (Lie::RepeatedRound, "round 1 after 0 repeats follows round 1 after 0"),
+        (Lie::UnaskedRepeat, "round 2 after 1 repeats follows round 1 after 0"),
+    ] {
+        let said = message(stage.train(lie, &format!("{lie:?}")));
+        assert!(said.contains(sentence), "{lie:?}: {said}");
+        assert_eq!(stage.verdicts(), [v1::Verdict::Continue, v1::Verdict::Stop], "{lie:?}");
+    }
 }
 
 #[test]

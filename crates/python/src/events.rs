@@ -64,9 +64,9 @@ pub fn to_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Option<Bound<'py
             dict.set_item("resumed", resumed)?;
         }
         Event::Judged { number, round, seconds } => {
-            let epoch = round_dict(py, *number, round, Some(*seconds))?;
-            epoch.set_item("kind", "epoch")?;
-            return Ok(Some(epoch));
+            let check = round_dict(py, *number, round, Some(*seconds))?;
+            check.set_item("kind", "epoch")?;
+            return Ok(Some(check));
         }
         Event::Progress(progress) => match progress {
             ProgressEvent::Comparing => of("comparing")?,
@@ -115,6 +115,8 @@ pub fn round_dict<'py>(
         Verdict::WidenRange => "widen_range",
     };
     let dict = PyDict::new(py);
+    dict.set_item("check", number)?;
+    // The old name of the same number.
     dict.set_item("epoch", number)?;
     dict.set_item("loss", round.loss)?;
     dict.set_item("accuracy", round.accuracy)?;

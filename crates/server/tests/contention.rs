@@ -41,7 +41,7 @@ fn train(remote: &Remote, request: [u8; 16], training: &TrainingRequest, longest
             continue;
         }
         match watch.next_event().unwrap().unwrap().kind {
-            EventKind::Validation(v) => remote.judge_after(job.id, &v, Verdict::Stop, Duration::ZERO).unwrap(),
+            EventKind::Validation(v) => remote.judge(job.id, v.round, Verdict::Stop).unwrap(),
             EventKind::Finished(_) => return true,
             EventKind::Failed { reason } => panic!("{reason}"),
             _ => {}

@@ -32,7 +32,7 @@ fn connect(process: &Process, folder: &Path) -> Remote {
     Remote::connect(&process.reached_by(folder, TOKEN)).unwrap()
 }
 
-/// Killed during the upload of keys, during every epoch, and while a verdict is open: the weights
+/// Killed during the upload of keys, after every iteration, and while a verdict is open: the weights
 /// are the same to the last bit.
 #[test]
 fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
@@ -89,13 +89,13 @@ fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
 }
 
 /// A job whose server is killed at random moments: a quarter of them during uploads, the rest
-/// spread over the epochs. The server starts, receives uploads, loads keys, trains, saves or waits.
-/// A verdict is given when the epoch's share is over.
+/// spread over the rounds. The server starts, receives uploads, loads keys, trains, saves, runs
+/// ahead, goes back or waits. A verdict is given when the share of its round is over.
 fn killed_at_random_moments(kills: usize, seed: u64) {
     let (owner, dir) = (owner(), TempDir::new());
     let mut process = start(dir.path(), "127.0.0.1:0");
     let remote = connect(&process, dir.path());
-    let share = |epoch: usize| kills / 4 + (kills - kills / 4) * epoch / common::VERDICTS.len();
+    let share = |round: usize| kills / 4 + (kills - kills / 4) * round / common::VERDICTS.len();
     let (done, allowed, ended) = (AtomicUsize::new(0), AtomicUsize::new(share(0)), AtomicBool::new(false));
     let _watched = Watchdog::new(LONGEST);
     let outputs = std::thread::scope(|scope| {
@@ -122,8 +122,10 @@ fn killed_at_random_moments(kills: usize, seed: u64) {
         let job = remote.train([1; 16], "", &training).unwrap();
         allowed.store(share(1), Ordering::SeqCst);
         let outputs = common::follow(&remote, job.id, |event| {
-            if let EventKind::Validation(validation) = &event.kind {
-                println!("epoch {} trained: {} kills", validation.round, done.load(Ordering::SeqCst));
+            if let EventKind::Validation(validation) = &event.kind
+                && common::verdict_on(validation).is_some()
+            {
+                println!("check {} reached: {} kills", validation.round, done.load(Ordering::SeqCst));
                 while done.load(Ordering::SeqCst) < share(validation.round as usize) {
                     std::thread::sleep(Duration::from_millis(10));
                 }

@@ -71,7 +71,7 @@ fn train(remote: &Remote, training: &TrainingRequest, metrics: SocketAddr) -> (V
     let mut watch = remote.watch(job.id, 0);
     loop {
         match watch.next_event().unwrap().unwrap().kind {
-            EventKind::Validation(v) => remote.judge_after(job.id, &v, Verdict::Stop, Duration::ZERO).unwrap(),
+            EventKind::Validation(v) => remote.judge(job.id, v.round, Verdict::Stop).unwrap(),
             EventKind::Finished(outputs) => {
                 return (names(&outputs), metric(metrics, "hetal_iterations_total") - before);
             }

@@ -83,8 +83,8 @@ fn works() -> Vec<Vec<u8>> {
 
 fn events() -> Vec<Vec<u8>> {
     use v1::event::What;
-    let output = v1::Output { blob: vec![9; 32].into(), size: 1000, epoch: 2, rows: 64 };
-    let validation = v1::Validation { round: 1, epoch: 1, range: 128.0, logits: vec![output.clone(); 3] };
+    let output = v1::Output { blob: vec![9; 32].into(), size: 1000, check: 2, rows: 64 };
+    let validation = v1::Validation { round: 1, check: 1, range: 128.0, logits: vec![output.clone(); 3], repeats: 0 };
     let all = [What::Validation(validation), What::Finished(v1::Finished { outputs: vec![output] })];
     all.map(|what| v1::Event { sequence: 7, what: Some(what) }.encode_to_vec()).into()
 }

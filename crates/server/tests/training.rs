@@ -35,10 +35,9 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
         }
     });
     assert_eq!(names(&outputs), owner.reference());
-    // Rounds 2 and 3 repeated epoch 2: two accepted epochs before the last, of which patience + 1
-    // are kept.
-    assert_eq!(outputs.iter().map(|o| o.epoch).collect::<Vec<_>>(), [2, 3]);
-    assert!(steps.windows(2).all(|w| w[0] <= w[1] || w[1].1 == 1) && steps.len() >= 3, "{steps:?}");
+    // Rounds 2 and 3 went back: two accepted checks before the last, of which patience + 1 are kept.
+    assert_eq!(outputs.iter().map(|o| o.check).collect::<Vec<_>>(), [2, 3]);
+    assert!(steps.windows(2).all(|w| w[0] < w[1] || w[1].1 == 1) && steps.len() >= 3, "{steps:?}");
     // Logits of queries with the weights on the server.
     let weights_path = dir.path().join("weights");
     remote.download(job.id, &outputs[1], owner.weights_len(), &weights_path, &mut |_, _| {}).unwrap();

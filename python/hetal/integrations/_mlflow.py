@@ -9,7 +9,7 @@ from hetal.integrations._values import DIGITS, metrics, parameters, require
 
 
 class MLflow(Callback):
-    """Records a training as a run of MLflow: parameters, and metrics of each epoch.
+    """Records a training as a run of MLflow: parameters, and metrics of each check.
 
     The model itself is not recorded: decrypted weights are private.
 

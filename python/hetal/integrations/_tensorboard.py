@@ -11,7 +11,7 @@ from hetal.integrations._values import metrics, require
 
 
 class TensorBoard(Callback):
-    """Writes the metrics of each epoch as event files of TensorBoard.
+    """Writes the metrics of each check as event files of TensorBoard.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class TensorBoard(Callback):
         values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics(epoch).items()]
         summary = summaries.Summary(value=values)
         self._writer.add_event(events.Event(summary=summary, step=epoch["epoch"], wall_time=time.time()))
-        # On disk before the next epoch, which may be interrupted.
+        # On disk before the next check, which may be interrupted.
         self._writer.flush()
 
     def on_end(self, result: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from hetal.integrations._values import DIGITS, metrics, parameters, require
 
 
 class WandB(Callback):
-    """Records a training as a run of Weights & Biases: parameters, and metrics of each epoch.
+    """Records a training as a run of Weights & Biases: parameters, and metrics of each check.
 
     Weights & Biases is a service of others: with ``mode="offline"`` nothing leaves this machine.
 

@@ -136,6 +136,20 @@ fn plausible(logits: Matrix, range: f64) -> Result<Matrix> {
 mod tests {
     use super::*;
 
+    /// One prime holds every logit that is not refused.
+    #[test]
+    fn returned_logits_fit_into_one_prime() {
+        for set in ["full", "insecure-toy11", "insecure-toy12"] {
+            let (params, plan) = (hetal_ckks::Params::named(set).unwrap(), hetal_learn::LevelPlan::lowest());
+            let largest = params.chain()[0] as f64 / 2.0 / params.scale(plan.logits());
+            for (classes, range) in [(2, 16.0), (2, 32.0), (3, 32.0), (10, 128.0), (10, 512.0)] {
+                let constants = hetal_learn::softmax::Constants::for_plan(classes, range, plan).unwrap();
+                let bound = largest * constants.scale;
+                assert!(bound > 1.1 * MAX_RANGE_MULTIPLE * range, "{set}, {range}: {bound}");
+            }
+        }
+    }
+
     #[test]
     fn absurd_logits_of_queries_are_refused_in_every_range() {
         for range in hetal_learn::judge::RANGES {

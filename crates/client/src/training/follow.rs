@@ -10,7 +10,10 @@ use hetal_learn::Verdict;
 use hetal_learn::session::MOST_OPEN;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A verdict of an earlier run is not sent again before this time.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Logits that were announced, and how many more may be after a stop.
 struct Rounds<'a> {
@@ -84,6 +87,12 @@ impl TrainingRun<'_> {
                 EventKind::Validation(_) => {}
                 EventKind::Judged { round } => {
                     let _ = rounds.dispatches.send(Dispatch::Taken(round as usize));
+                    let record = self.job_record()?;
+                    let is_stop = record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop);
+                    if is_stop && round as usize >= record.rounds.len() {
+                        // It knows that it has to stop.
+                        rounds.after_stop = MOST_OPEN;
+                    }
                 }
                 EventKind::Finished(outputs) => return Ok(outputs),
                 EventKind::Failed { reason } => {
@@ -114,10 +123,11 @@ impl TrainingRun<'_> {
         let record = self.job_record()?;
         let known = record.rounds.len();
         if number <= rounds.decided.known && files.is_ok() {
-            // An earlier run decided on it, and may not have sent the verdict.
+            // An earlier run decided on it, and may not have sent the verdict. If the server has
+            // it, the next event says so.
             if validation.repeats == repeats(&record.rounds[..number - 1]) {
-                let verdict = record.rounds[number - 1].verdict;
-                let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, verdict, self.options.verdict_delay)));
+                let (verdict, delay) = (record.rounds[number - 1].verdict, self.options.verdict_delay.max(AGAIN));
+                let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, verdict, delay)));
             }
             return Ok(());
         }

@@ -82,6 +82,12 @@ pub enum Lie {
     UnknownJob,
     /// Not a lie: it cannot cancel jobs now.
     KeepsJobs,
+    /// Not a lie: it announces all rounds before their verdicts.
+    Ahead,
+    /// It announces the first round twice.
+    RepeatedRound,
+    /// It goes back although no verdict asked for it.
+    UnaskedRepeat,
 }
 
 /// What the server received and did.
@@ -134,8 +140,10 @@ const RANGE: f64 = 128.0;
 /// Epochs that the tests ask for.
 pub const EPOCHS: usize = 3;
 
-fn defaults() -> v1::Terms {
+/// A check after each epoch of so many batches.
+fn defaults(batches: usize) -> v1::Terms {
     v1::Terms {
+        check_every: batches as u32,
         batch: 1024,
         patience: 3,
         max_epochs: 50,
@@ -217,15 +225,21 @@ impl Server {
     fn weights(&self, epoch: usize) -> Matrix {
         let round = Round { verdict: Verdict::Continue, accepted: true, loss: 0.0, accuracy: 0.0, largest: 0.0 };
         let (momentum, seed, alpha) = (Momentum::Nesterov, 0, 0.0);
-        let terms = ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum, seed, alpha };
+        let (max_epochs, check_every) = (epoch, 0);
+        let terms =
+            ReferenceConfig { batch: BATCH, rate: 1.0, lowering: 0.5, momentum, seed, alpha, max_epochs, check_every };
         reference_check::train(&self.task, &terms, &vec![round; epoch], epoch).unwrap().unwrap()
     }
 
     /// The bytes of encrypted logits of some rows, and what a lie makes of them.
     fn logits(&self, features: &Matrix, weights: &Matrix, lie: Lie) -> Vec<u8> {
         let (g, level) = (self.layout.geometry(), self.layout.level_plan().logits());
-        let exact = logits(features, weights).unwrap();
-        let factor = if lie == Lie::AbsurdLogits { 1e7 } else { 1.0 } / self.layout.scale(RANGE).unwrap();
+        let mut exact = logits(features, weights).unwrap();
+        if lie == Lie::AbsurdLogits {
+            // As large as one prime allows.
+            exact = Matrix::from_fn(exact.rows(), exact.columns(), |_, k| if k == 0 { 110.0 * RANGE } else { 0.0 });
+        }
+        let factor = 1.0 / self.layout.scale(RANGE).unwrap();
         let mut slots = vec![Complex64::ZERO; g.slots()];
         let c = g.padded_classes();
         for i in 0..exact.rows() {
@@ -233,12 +247,13 @@ impl Server {
                 slots[(k + c - i % c) % c * g.rows() + i] = Complex64::new(factor * exact[(i, k)], 0.0);
             }
         }
-        let level = if lie == Lie::OtherLevel { level + 1 } else { level };
+        let limbs = if lie == Lie::OtherLevel { 2 } else { 1 };
         let factor = if lie == Lie::OtherScale { 0.5 } else { 1.0 };
+        let scale = factor * self.owner.params.scale(level);
         if lie == Lie::OtherKey {
-            return sealed(&Owner::fresh(Arc::clone(&self.owner.params)).unwrap(), &slots, level, factor);
+            return sealed(&Owner::fresh(Arc::clone(&self.owner.params)).unwrap(), &slots, limbs, scale);
         }
-        sealed(&self.owner, &slots, level, factor)
+        sealed(&self.owner, &slots, limbs, scale)
     }
 
     fn validation(&self, seen: &mut Seen, round: u32) -> What {
@@ -276,7 +291,30 @@ impl Server {
         };
         let range = if lie == Lie::OtherRange { 512.0 } else { RANGE };
         let round = if lie == Lie::SkippedRound { round + 1 } else { round };
-        What::Validation(v1::Validation { round, epoch: round, range, logits })
+        What::Validation(v1::Validation { round, check: round, range, logits, repeats: 0 })
+    }
+
+    /// The rounds that are announced before the first verdict.
+    fn first_rounds(&self, seen: &mut Seen) -> Vec<What> {
+        let last = match seen.lie {
+            Some(Lie::StalledEvents | Lie::StalledJob) => 0,
+            Some(Lie::Ahead) => seen.terms.max_epochs,
+            Some(Lie::RepeatedRound | Lie::UnaskedRepeat) => 2,
+            _ => 1,
+        };
+        let mut rounds: Vec<_> = (1..=last).map(|round| self.validation(seen, round)).collect();
+        if let [_, What::Validation(second)] = &mut rounds[..] {
+            match seen.lie {
+                Some(Lie::RepeatedRound) => second.round = 1,
+                Some(Lie::UnaskedRepeat) => second.repeats = 1,
+                _ => {}
+            }
+        }
+        rounds
+    }
+
+    fn batches(&self) -> usize {
+        self.task.training.rows().div_ceil(BATCH)
     }
 
     fn finished(&self, seen: &mut Seen, last: usize) -> What {
@@ -291,8 +329,9 @@ impl Server {
                 _ => self.weights(epoch),
             };
             let parts = packing::weights(g, &weights).unwrap();
-            let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, level, 1.0)).collect();
-            put(seen, bytes, |output| output.epoch = epoch as u32)
+            let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
+            let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, limbs, scale)).collect();
+            put(seen, bytes, |output| output.check = epoch as u32)
         });
         let mut outputs: Vec<_> = outputs.collect();
         if lie == Lie::MoreWeights {
@@ -318,8 +357,7 @@ impl Server {
     }
 }
 
-fn sealed(owner: &Owner, slots: &[Complex64], level: usize, factor: f64) -> Vec<u8> {
-    let (limbs, scale) = (owner.params.limbs(level), factor * owner.params.scale(level));
+fn sealed(owner: &Owner, slots: &[Complex64], limbs: usize, scale: f64) -> Vec<u8> {
     let ct = owner.encrypt(&owner.evaluator(), slots, limbs, scale).unwrap();
     owner.codec().encode(&ct).unwrap()
 }
@@ -399,7 +437,7 @@ impl Hetal for Handler {
             version: hetal_wire::VERSION,
             program: "liar".to_owned(),
             sets: vec![v1::ParameterSet { id: params.id().to_vec().into(), name: params.name().to_owned() }],
-            defaults: Some(defaults()),
+            defaults: Some(defaults(self.0.batches())),
             bounds: Some(v1::Bounds::default()),
             row_forms: vec![v1::RowForm::Slots.into(), v1::RowForm::Coefficients.into()],
             lift_seconds: 3.0,
@@ -458,7 +496,7 @@ impl Hetal for Handler {
         tell(seen, What::Started(v1::Started { attempt: 1, engine: "lies".to_owned() }));
         match message.work {
             Some(v1::create_job_request::Work::Training(training)) => {
-                let (wishes, defaults) = (training.wishes.unwrap_or_default(), defaults());
+                let (wishes, defaults) = (training.wishes.unwrap_or_default(), defaults(self.0.batches()));
                 seen.terms = v1::Terms {
                     batch: wishes.batch.unwrap_or(defaults.batch),
                     patience: wishes.patience.unwrap_or(defaults.patience),
@@ -480,8 +518,7 @@ impl Hetal for Handler {
                         tell(seen, What::Progress(v1::Progress { phase, resting, ..v1::Progress::default() }));
                     }
                 }
-                if !matches!(seen.lie, Some(Lie::StalledEvents | Lie::StalledJob)) {
-                    let what = self.0.validation(seen, 1);
+                for what in self.0.first_rounds(seen) {
                     tell(seen, what);
                 }
             }
@@ -577,8 +614,14 @@ impl Hetal for Handler {
         tell(seen, What::Judged(v1::Judged { round }));
         let lie = seen.lie.unwrap_or(Lie::None);
         let ended = lie != Lie::OneRoundMore && (verdict == v1::Verdict::Stop || round >= seen.terms.max_epochs);
-        let what = if ended { self.0.finished(seen, round as usize) } else { self.0.validation(seen, round + 1) };
-        tell(seen, what);
+        let announced = matches!(lie, Lie::Ahead | Lie::RepeatedRound | Lie::UnaskedRepeat);
+        if ended {
+            let what = self.0.finished(seen, round as usize);
+            tell(seen, what);
+        } else if !announced {
+            let what = self.0.validation(seen, round + 1);
+            tell(seen, what);
+        }
         Ok(Response::new(v1::Done {}))
     }
 

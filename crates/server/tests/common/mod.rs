@@ -59,7 +59,9 @@ pub fn owner() -> &'static Owner {
 }
 
 pub fn wishes() -> Wishes {
-    Wishes { batch: Some(BATCH), rate: Some(1.0), patience: Some(1), max_epochs: Some(6), ..Wishes::default() }
+    // A check at the end of every epoch.
+    let (batch, rate, patience, max_epochs, check_every) = (Some(BATCH), Some(1.0), Some(1), Some(6), Some(2));
+    Wishes { batch, rate, patience, max_epochs, check_every, ..Wishes::default() }
 }
 
 impl Owner {
@@ -175,8 +177,8 @@ impl Owner {
     }
 
     pub fn logits_len(&self) -> u64 {
-        let params = &self.client.params;
-        ciphertext_len(params, params.limbs(self.circuit.level_plan().logits()))
+        // Logits are returned with one prime.
+        ciphertext_len(&self.client.params, 1)
     }
 
     pub fn weights_len(&self) -> u64 {
@@ -306,13 +308,23 @@ pub fn follow(remote: &Remote, job: JobId, mut seen: impl FnMut(&Event)) -> Vec<
     panic!("the job was cancelled");
 }
 
+/// Gives the fixed verdict on a round, unless an earlier verdict threw its check away.
 pub fn judge(remote: &Remote, job: JobId, validation: &Validation) {
-    let verdict = VERDICTS[validation.round as usize - 1];
-    remote.judge_after(job, validation, verdict, Duration::ZERO).unwrap();
+    if let Some(verdict) = verdict_on(validation) {
+        remote.judge(job, validation.round, verdict).unwrap();
+    }
+}
+
+/// The fixed verdict on a round; `None` if an earlier verdict threw its check away.
+pub fn verdict_on(validation: &Validation) -> Option<Verdict> {
+    let verdict = VERDICTS.get(validation.round as usize - 1).copied();
+    let before = &VERDICTS[..(validation.round as usize - 1).min(VERDICTS.len())];
+    let goes_back = |verdict: &&Verdict| matches!(verdict, Verdict::LowerRate | Verdict::WidenRange);
+    verdict.filter(|_| before.iter().filter(goes_back).count() == validation.repeats)
 }
 
 pub fn names(outputs: &[Output]) -> Vec<(usize, BlobName)> {
-    outputs.iter().map(|output| (output.epoch, output.blob)).collect()
+    outputs.iter().map(|output| (output.check, output.blob)).collect()
 }
 
 /// The program in a process of its own.

@@ -46,6 +46,8 @@ pub struct Client {
     pub job: Option<JobId>,
     pub seen: Vec<v1::Event>,
     pub question: Option<u32>,
+    /// Checks that were announced and then thrown away, because a verdict went back.
+    pub discarded: u64,
     pub judged: Vec<u32>,
     pub cancelled: bool,
     pub end: Option<JobState>,
@@ -65,6 +67,12 @@ pub fn verdict(number: u8, round: u32) -> Verdict {
     }
 }
 
+/// Whether the training goes back at a round: no client of the simulation widens or lowers more
+/// often than a server allows.
+fn goes_back(number: u8, round: u32) -> bool {
+    matches!(verdict(number, round), Verdict::LowerRate | Verdict::WidenRange)
+}
+
 impl Client {
     pub fn new(faults: &FaultInjector, number: u8, tenant: &str) -> Self {
         let file = |kind, n: usize| {
@@ -79,6 +87,7 @@ impl Client {
         let row_blob = |n: usize| RowBlob { blob: name(n), rows: 1 };
         let mut agreement = AgreementLimits::default().defaults;
         (agreement.patience, agreement.max_epochs) = (1 + faults.below(2), 1 + faults.below(5));
+        agreement.check_every = faults.below(4);
         let training = TrainingSpec {
             set: "toy".to_owned(),
             features: 4,
@@ -103,6 +112,7 @@ impl Client {
             job: None,
             seen: Vec::new(),
             question: None,
+            discarded: 0,
             judged: Vec::new(),
             cancelled: false,
             end: None,
@@ -241,11 +251,17 @@ impl Client {
         match what {
             What::Validation(v) => {
                 let logits = v.logits.iter().map(fetch).collect::<Result<Vec<_>>>()?;
+                let repeats = (1..v.round).filter(|round| goes_back(self.number, *round)).count() as u32;
+                assert!(v.repeats <= repeats, "round {} of a repeat that nobody asked for", v.round);
+                if v.repeats < repeats {
+                    self.discarded += 1;
+                    return Ok(());
+                }
                 assert_eq!(logits, self.expected.logits[v.round as usize - 1], "wrong logits of round {}", v.round);
                 self.question = (!self.judged.contains(&v.round)).then_some(v.round);
             }
             What::Finished(f) => {
-                let outputs = f.outputs.iter().map(|o| Ok((o.epoch, fetch(o)?))).collect::<Result<Vec<_>>>()?;
+                let outputs = f.outputs.iter().map(|o| Ok((o.check, fetch(o)?))).collect::<Result<Vec<_>>>()?;
                 assert_eq!(outputs, self.expected.outputs, "wrong weights");
                 self.end = Some(JobState::Finished);
             }
@@ -265,6 +281,10 @@ impl Client {
     }
 
     pub fn answer(&mut self, server: &SimServer, id: JobId, round: u32, lost: bool) -> Result<()> {
+        // A verdict takes its time, in which the server runs ahead.
+        if server.faults.chance(700) {
+            return Ok(());
+        }
         if self.cancels_at == Some(round) {
             self.cancelled = true;
             cancel_job(&*server.state, &*server.blobs, &self.tenant, id, server.faults.now())?;

@@ -34,6 +34,10 @@ pub struct Totals {
     pub finished: u64,
     pub failed: u64,
     pub cancelled: u64,
+    /// Checks that were thrown away by a verdict that went back.
+    pub discarded: u64,
+    /// Schedules with such checks.
+    pub rolled_back: u64,
 }
 
 impl Machine {
@@ -79,6 +83,8 @@ impl Machine {
         totals.healed = self.clients.iter().map(|client| u64::from(client.borrow().healed)).sum();
         totals.corrupted = self.corrupted.borrow().len() as u64 + totals.healed;
         totals.operations = faults.operations();
+        totals.discarded = self.clients.iter().map(|client| client.borrow().discarded).sum();
+        totals.rolled_back = u64::from(totals.discarded > 0);
         for client in self.clients.iter() {
             match client.borrow().end {
                 Some(JobState::Finished) => totals.finished += 1,
@@ -193,6 +199,8 @@ pub fn simulate(seeds: impl Iterator<Item = u64>, state: impl Fn() -> Box<dyn St
         all.finished += totals.finished;
         all.failed += totals.failed;
         all.cancelled += totals.cancelled;
+        all.discarded += totals.discarded;
+        all.rolled_back += totals.rolled_back;
     }
     all
 }

@@ -203,6 +203,7 @@ fn life(state: &dyn State) {
         state: Some(JobState::Waiting),
         spent: 7,
         round: Some(1),
+        announced: Some(1),
         checkpoint: Some("here".to_owned()),
         event: Some(What::Started(v1::Started::default())),
         release: true,
