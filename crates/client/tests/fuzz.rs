@@ -75,6 +75,7 @@ fn terms() -> v1::Terms {
         momentum: v1::Momentum::Nesterov.into(),
         seed: Some(0),
         alpha: Some(0.01),
+        check_every: 4,
     }
 }
 

@@ -17,7 +17,7 @@
 
 use crate::batches::{self, Batches};
 use crate::nesterov::StepSize;
-use crate::session::{Action, Check};
+use crate::session::{Action, CheckRequest};
 use crate::trainer::{ModelState, Trainer};
 use crate::{Error, Session, Verdict};
 use hetal_circuits::Engine;
@@ -68,11 +68,11 @@ pub trait Host {
     fn validate(
         &mut self,
         session: &Session<Self::Ciphertext>,
-        check: Check,
+        check: CheckRequest,
     ) -> Result<ControlFlow<Self::Interruption>, Self::Error>;
 
     /// The check is open: sends its logits to the owner.
-    fn opened(&mut self, session: &Session<Self::Ciphertext>, check: Check) -> Result<(), Self::Error>;
+    fn opened(&mut self, session: &Session<Self::Ciphertext>, check: CheckRequest) -> Result<(), Self::Error>;
 
     /// The verdict on the first open check, if the owner gave it.
     fn verdict(&mut self, session: &Session<Self::Ciphertext>) -> Result<Option<Verdict>, Self::Error>;
@@ -153,7 +153,7 @@ pub struct EngineHost<'a, E: Engine, B: Batches<E> + ?Sized, X> {
 /// The circuit of a range.
 type TrainerOfRange<'a, E> = dyn Fn(f64) -> crate::Result<&'a Trainer<E>> + 'a;
 /// The verdict on a session's weights at a check; a break interrupts the training.
-type Ask<'a, C, X> = dyn FnMut(&Session<C>, Check) -> Result<ControlFlow<(), Verdict>, X> + 'a;
+type Ask<'a, C, X> = dyn FnMut(&Session<C>, CheckRequest) -> Result<ControlFlow<(), Verdict>, X> + 'a;
 /// Called after every step and refresh; a break interrupts the training.
 type OnAdvance<'a, C> = dyn FnMut(&Session<C>, Action) -> ControlFlow<()> + 'a;
 
@@ -164,7 +164,7 @@ impl<'a, E: Engine, B: Batches<E> + ?Sized, X> EngineHost<'a, E, B, X> {
         engine: &'a E,
         batches: &'a B,
         trainer: impl Fn(f64) -> crate::Result<&'a Trainer<E>> + 'a,
-        ask: impl FnMut(&Session<E::Ciphertext>, Check) -> Result<ControlFlow<(), Verdict>, X> + 'a,
+        ask: impl FnMut(&Session<E::Ciphertext>, CheckRequest) -> Result<ControlFlow<(), Verdict>, X> + 'a,
     ) -> Self {
         Self {
             engine,
@@ -215,7 +215,7 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         Ok(())
     }
 
-    fn validate(&mut self, session: &Session<E::Ciphertext>, check: Check) -> Result<ControlFlow<()>, X> {
+    fn validate(&mut self, session: &Session<E::Ciphertext>, check: CheckRequest) -> Result<ControlFlow<()>, X> {
         Ok(match (self.ask)(session, check)? {
             ControlFlow::Continue(verdict) => {
                 self.verdicts.push_back(verdict);
@@ -225,7 +225,7 @@ impl<E: Engine, B: Batches<E> + ?Sized, X: From<Error>> Host for EngineHost<'_, 
         })
     }
 
-    fn opened(&mut self, _: &Session<E::Ciphertext>, _: Check) -> Result<(), X> {
+    fn opened(&mut self, _: &Session<E::Ciphertext>, _: CheckRequest) -> Result<(), X> {
         Ok(())
     }
 

@@ -8,7 +8,7 @@
 
 use crate::agreement::{Agreement, centre_over_classes, initial_weights};
 use crate::driver::{Host, StepRequest, drive};
-use crate::session::{Action, Check};
+use crate::session::{Action, CheckRequest};
 use crate::trainer::{ModelState, Trainer};
 use crate::{CachedBatch, Circuit, EncryptedPiece, Error, Matrix, Result, Session, Verdict, batches, packing};
 use hetal_circuits::clear::Noise;
@@ -206,7 +206,7 @@ impl<E: Engine> Host for Repetition<'_, E> {
         Ok(())
     }
 
-    fn validate(&mut self, session: &Session<E::Ciphertext>, check: Check) -> Result<ControlFlow<()>> {
+    fn validate(&mut self, session: &Session<E::Ciphertext>, check: CheckRequest) -> Result<ControlFlow<()>> {
         let verdict = self.verdict_ahead(session)?;
         if matches!(verdict, Verdict::Continue | Verdict::Stop) && check.number == self.of.check {
             self.weights = Some(session.weights().to_vec());
@@ -216,7 +216,7 @@ impl<E: Engine> Host for Repetition<'_, E> {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn opened(&mut self, _: &Session<E::Ciphertext>, _: Check) -> Result<()> {
+    fn opened(&mut self, _: &Session<E::Ciphertext>, _: CheckRequest) -> Result<()> {
         Ok(())
     }
 
@@ -283,12 +283,12 @@ mod tests {
         }
     }
 
-    /// Lowered rates and widened ranges are those of the training, checks come where they came, and
-    /// the check is the one asked for.
+    /// Lowered rates and widened ranges are those of the training, checks come where they came,
+    /// and the check is the one asked for.
     #[test]
     fn a_repetition_follows_the_verdicts() {
         use Verdict::{Continue, LowerRate, WidenRange};
-        // Checks at every iteration, at an epoch of two (as in earlier versions), and across epochs.
+        // Checks at every iteration, at an epoch of two as in earlier versions, and across epochs.
         for check_every in [1, 0, 3] {
             let mut training = Training::new(0.01);
             training.agreement.check_every = check_every;

@@ -50,7 +50,7 @@ pub enum Action {
     Refresh,
     /// Send validation logits of [`Session::weights`] to the client. Answered by
     /// [`Session::opened`].
-    Validate(Check),
+    Validate(CheckRequest),
     /// Wait for the verdict on the first open check. Answered by [`Session::judged`].
     Await,
     /// The end: return the kept weights to the client.
@@ -59,7 +59,7 @@ pub enum Action {
 
 /// A check of the weights by the client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Check {
+pub struct CheckRequest {
     /// Its number among the accepted checks, counted from 1.
     pub number: usize,
     /// The number of its verdict, counted from 1: the accepted checks and the repeats before it
@@ -187,9 +187,9 @@ impl<C: Clone> Session<C> {
     }
 
     /// The check that follows the open ones.
-    fn next_check(&self) -> Check {
+    fn next_check(&self) -> CheckRequest {
         let (ahead, repeats) = (self.open.len() + 1, self.repeats);
-        Check { number: self.checks + ahead, round: self.rounds() + ahead, repeats, range: self.range }
+        CheckRequest { number: self.checks + ahead, round: self.rounds() + ahead, repeats, range: self.range }
     }
 
     /// Whether all checks are accepted or open.

@@ -10,7 +10,7 @@ use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::driver::{Ended, EngineHost, drive};
 use hetal_learn::nesterov::{LOG_WEIGHT_BOUND, Momentum, StepSize};
 use hetal_learn::reference::{self, ReferenceModel};
-use hetal_learn::session::Check;
+use hetal_learn::session::CheckRequest;
 use hetal_learn::softmax::{self, Constants};
 use hetal_learn::trainer::{self, ModelState, Trainer};
 use hetal_learn::{
@@ -170,7 +170,7 @@ fn encrypted_training_stops_early() {
     let mut judges = [Judge::new(patience, 32.0, 0), Judge::new(patience, 32.0, 0)];
     let mut exact = ReferenceModel::new(initial, agreement.momentum);
     let mut history = Vec::new();
-    let ask = |session: &Session<_>, check: Check| -> Result<_> {
+    let ask = |session: &Session<_>, check: CheckRequest| -> Result<_> {
         let sealed = trainer.logits(engine, &validation.versions, session.weights()).unwrap();
         let opened = packing::unpack_logits(&g, &parties.client.decrypt(sealed.inner()), 60).unwrap();
         let logits = Matrix::from_fn(60, classes, |i, k| scale * opened[(i, k)]);

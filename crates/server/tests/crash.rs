@@ -32,8 +32,8 @@ fn connect(process: &Process, folder: &Path) -> Remote {
     Remote::connect(&process.reached_by(folder, TOKEN)).unwrap()
 }
 
-/// Killed during the upload of keys, after every iteration, and while a verdict is open: the weights
-/// are the same to the last bit.
+/// Killed during the upload of keys, after every iteration, and while verdicts are open: the
+/// weights are the same to the last bit.
 #[test]
 fn a_server_killed_at_any_moment_ends_with_the_same_bytes() {
     let _watched = Watchdog::new(LONGEST);

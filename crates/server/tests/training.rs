@@ -35,7 +35,8 @@ fn a_training_over_the_network_gives_the_bytes_of_one_in_process() {
         }
     });
     assert_eq!(names(&outputs), owner.reference());
-    // Rounds 2 and 3 went back: two accepted checks before the last, of which patience + 1 are kept.
+    // Rounds 2 and 3 went back: two accepted checks before the last, of which patience + 1 are
+    // kept.
     assert_eq!(outputs.iter().map(|o| o.check).collect::<Vec<_>>(), [2, 3]);
     assert!(steps.windows(2).all(|w| w[0] < w[1] || w[1].1 == 1) && steps.len() >= 3, "{steps:?}");
     // Logits of queries with the weights on the server.

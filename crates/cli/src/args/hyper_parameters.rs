@@ -20,8 +20,8 @@ pub struct HyperParameterArguments {
     /// The largest number of epochs.
     #[arg(long, help_heading = HEADING)]
     pub epochs: Option<usize>,
-    /// Iterations between two checks of the validation rows. Each check takes a verdict, which tells
-    /// the server two bits; a training takes at most 200.
+    /// Iterations between two checks of the validation rows. Each check takes a verdict, which
+    /// tells the server two bits; a training takes at most 200.
     #[arg(long, value_name = "ITERATIONS", help_heading = HEADING)]
     pub check_every: Option<usize>,
     /// The strength of L2: alpha |W|^2 / 2 is added to the loss, biases left out. It is

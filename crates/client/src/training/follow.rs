@@ -108,8 +108,8 @@ impl TrainingRun<'_> {
         Err(rpc::Error::Cut { job: job.id }.into())
     }
 
-    /// Decides the verdict on a round: the recorded one, or a new one. The verdict on what no honest
-    /// server sends is `stop`, and after a stop no other verdict is sent.
+    /// Decides the verdict on a round: the recorded one, or a new one. The verdict on what no
+    /// honest server sends is `stop`, and after a stop no other verdict is sent.
     fn answer(
         &mut self,
         job: &JobInfo,

@@ -155,8 +155,8 @@ pub(super) enum Dispatch {
     Taken(usize),
 }
 
-/// A verdict is due `delay` after its logits arrived, or a whole multiple of `delay` if judging took
-/// longer.
+/// A verdict is due `delay` after its logits arrived, or a whole multiple of `delay` if judging
+/// took longer.
 pub(super) fn due(validation: Validation, verdict: Verdict, delay: Duration) -> Due {
     let at = Instant::now() + crate::rpc::rest_of_period(validation.received.elapsed(), delay);
     Due { validation, verdict, at }

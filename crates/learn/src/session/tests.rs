@@ -20,7 +20,7 @@ fn work(session: &mut Session<u32>) {
 }
 
 /// Opens the next check and returns it.
-fn open(session: &mut Session<u32>) -> Check {
+fn open(session: &mut Session<u32>) -> CheckRequest {
     work(session);
     let Action::Validate(check) = session.next_action() else { panic!("{:?}", session.next_action()) };
     session.opened().unwrap();
@@ -38,7 +38,7 @@ fn checks_come_every_few_iterations_and_at_the_end() {
     let rounds: Vec<_> = (1..=3)
         .map(|round| {
             let check = open(&mut s);
-            assert_eq!(check, Check { number: round, round, repeats: 0, range: 32.0 });
+            assert_eq!(check, CheckRequest { number: round, round, repeats: 0, range: 32.0 });
             s.judged(Verdict::Continue).unwrap();
             s.iteration()
         })
@@ -130,7 +130,7 @@ fn divergence_rolls_back() {
         assert_eq!((s.weights(), s.next_action(), s.open()), (&[3, 103][..], step(1, 0.5, 32.0), 0));
         assert_eq!(format!("{:?} {:?}", s.model, s.kept), format!("{:?} {:?}", before.model, before.kept));
         let check = open(&mut s);
-        assert_eq!(check, Check { number: 2, round: 3, repeats: 1, range: 32.0 });
+        assert_eq!(check, CheckRequest { number: 2, round: 3, repeats: 1, range: 32.0 });
         s.judged(Verdict::WidenRange).unwrap();
         assert_eq!(s.next_action(), step(1, 0.5, 128.0));
         assert_eq!(s.kept().collect::<Vec<_>>(), [(1, &[3, 103][..])]);

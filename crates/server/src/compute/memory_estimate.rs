@@ -5,6 +5,7 @@ use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_learn::nesterov::{Momentum, StepSize};
+use hetal_learn::session::MOST_OPEN;
 use hetal_learn::trainer::{ModelState, Trainer};
 use hetal_learn::{CachedBatch, EncryptedPiece, Geometry, LevelPlan};
 use hetal_ring::Basis;
@@ -91,8 +92,11 @@ impl MemoryEstimate {
             }
             model = step.finish(&engine, &mut |_| {})?;
         }
+        // The models of open checks, and the copy that a step works on.
+        let open = vec![model.clone(); MOST_OPEN + 1];
         model = trainer.refresh(&engine, &model)?;
         trainer.logits(&engine, &held.ready(&engine, &trainer)?.versions, &model.weights)?;
+        drop(open);
         let (upload, versions) = batch_bytes(&gpu, params, &g, level_plan);
         Ok(Self { fixed: gpu.peak_bytes() - upload - versions, upload, versions })
     }

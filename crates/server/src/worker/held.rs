@@ -1,7 +1,7 @@
 //! Ciphertexts of a session that know the blob in which they are stored.
 //!
-//! A session has one ciphertext in several places: an open check, the last accepted one, the weights
-//! to return. They share it, and its bytes are made once.
+//! A session has one ciphertext in several places: an open check, the last accepted one, the
+//! weights to return. They share it, and its bytes are made once.
 
 use hetal_learn::trainer::ModelState;
 use hetal_wire::BlobName;

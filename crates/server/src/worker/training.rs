@@ -13,7 +13,7 @@ use crate::worker::held::{Held, held, plain};
 use crate::worker::retry::AttemptOutcome;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
-use hetal_learn::session::{Action, Check};
+use hetal_learn::session::{Action, CheckRequest};
 use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::{BlobName, v1};
@@ -111,7 +111,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
     }
 
     /// Computes the validation logits. Their blobs are stored, and nobody is told of them yet.
-    fn validate(&mut self, session: &SessionOf<W>, check: Check) -> Result<ControlFlow<AttemptOutcome>> {
+    fn validate(&mut self, session: &SessionOf<W>, check: CheckRequest) -> Result<ControlFlow<AttemptOutcome>> {
         self.choose_circuit(check.range)?;
         let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
         let weights: Vec<_> = session.weights().iter().map(Held::plain).collect();
@@ -133,8 +133,8 @@ impl<W: Executor> Host for JobHost<'_, W> {
     }
 
     /// Asks the owner for a verdict. From now on the check is open, even if this server ends.
-    fn opened(&mut self, session: &SessionOf<W>, check: Check) -> Result<()> {
-        let Check { number, round, repeats, range } = check;
+    fn opened(&mut self, session: &SessionOf<W>, check: CheckRequest) -> Result<()> {
+        let CheckRequest { number, round, repeats, range } = check;
         let logits = std::mem::take(&mut self.logits);
         let (round, check, repeats) = (round as u32, number as u32, repeats as u32);
         let validation = v1::Validation { round, check, range, logits, repeats };

@@ -8,7 +8,7 @@ use crate::store::state::Job;
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::nesterov::StepSize;
-use hetal_learn::session::{Action, Check};
+use hetal_learn::session::{Action, CheckRequest};
 use hetal_learn::trainer::ModelState;
 use hetal_learn::{Session, Verdict};
 use hetal_wire::BlobName;
@@ -122,13 +122,13 @@ impl<F: Fn(u32) -> Verdict> Host for MemoryHost<'_, F> {
     fn advanced(&mut self, _: &Session<Ct>, _: Action) -> Result<()> {
         Ok(())
     }
-    fn validate(&mut self, session: &Session<Ct>, check: Check) -> Result<ControlFlow<Self::Interruption>> {
+    fn validate(&mut self, session: &Session<Ct>, check: CheckRequest) -> Result<ControlFlow<Self::Interruption>> {
         let of = |rows: &RowBlob| name_of(&encode(&logits(check.range, &rows.blob.0, session.weights())));
         self.logits.push(self.training.validation.iter().map(of).collect());
         assert_eq!(check.round, self.logits.len());
         Ok(ControlFlow::Continue(()))
     }
-    fn opened(&mut self, _: &Session<Ct>, check: Check) -> Result<()> {
+    fn opened(&mut self, _: &Session<Ct>, check: CheckRequest) -> Result<()> {
         self.verdict = Some((self.answer)(check.round as u32));
         Ok(())
     }
