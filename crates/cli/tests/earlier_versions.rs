@@ -9,6 +9,7 @@ use hetal_testkit::TempDir;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Copies of the folders that the programs of one commit made.
 struct Earlier {
@@ -115,6 +116,16 @@ fn states(dir: &str, server: &[String]) -> Vec<(String, String)> {
     list(&json(&arguments)).iter().map(|job| (field(job, "job"), field(job, "state"))).collect()
 }
 
+/// Waits until a job that waited for a verdict of an earlier version has failed. Its owner is told
+/// by the next command, and nothing waits in silence.
+fn wait_until_failed(dir: &str, server: &[String], job: &str) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !states(dir, server).contains(&(job.to_owned(), "failed".to_owned())) {
+        assert!(Instant::now() < end, "{:?}", states(dir, server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn train_arguments<'a>(dir: &'a str, rows: &'a str, server: &'a [String]) -> Vec<&'a str> {
     let mut arguments = vec!["train", "--json", "--verify", "--set", SET, "--dir", dir, "--features", rows];
     arguments.extend(["--label-column", "kind", "--batch", "32", "--epochs", "2", "--rate", "2"]);
@@ -152,9 +163,10 @@ fn a_server_folder_of_an_earlier_version_is_migrated_with_its_jobs() {
     let (done, waiting) = (earlier.job("finished"), earlier.job("in-progress"));
     let server = Server::start(earlier.copies.path());
     let to_server = server.arguments();
+    wait_until_failed(dir, &to_server, &waiting);
     let mut found = states(dir, &to_server);
     found.sort();
-    let mut expected = [(done.clone(), "finished".to_owned()), (waiting.clone(), "waiting".to_owned())];
+    let mut expected = [(done.clone(), "finished".to_owned()), (waiting.clone(), "failed".to_owned())];
     expected.sort();
     assert_eq!(found, expected);
 
@@ -192,11 +204,11 @@ fn a_training_of_an_earlier_version_is_made_anew() {
     let refused = error(&arguments);
     assert!(refused.contains("another version") && refused.contains("--replace"), "{refused}");
     assert_eq!(file_names(&training), files, "a refusal changes nothing");
-    assert!(states(dir, &to_server).contains(&(waiting.clone(), "waiting".to_owned())), "nor on the server");
+    wait_until_failed(dir, &to_server, &waiting);
 
     let trained = json(&[&arguments[..], &["--replace"]].concat());
     assert!(trained["reference_difference_bound"].as_f64().unwrap() < 1e-3, "{trained}");
-    assert!(states(dir, &to_server).contains(&(waiting, "cancelled".to_owned())));
+    assert!(states(dir, &to_server).contains(&(waiting, "failed".to_owned())));
     assert_eq!(fs::read(project.join("secret.key")).unwrap(), secret);
     // Only files that the new record and the project name are left.
     let record = read_json(&training.join("job.json"));

@@ -152,6 +152,8 @@ fn train_arguments<'a>(dir: &'a str, features: &'a str, server: &'a [String]) ->
         "64",
         "--epochs",
         "2",
+        "--check-every",
+        "2",
         "--rate",
         "2",
         "--verdict-delay-ms",

@@ -34,7 +34,7 @@ fn table() -> String {
 
 fn rows<'a>(features: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let rows = ["--set", SET, "--features", features, "--label-column", "kind", "--batch", "64", "--epochs", "2"];
-    [&rows[..], &["--rate", "2"], more].concat()
+    [&rows[..], &["--rate", "2", "--check-every", "1"], more].concat()
 }
 
 fn training<'a>(dir: &'a str, server: &'a [String], rows: &[&'a str]) -> Vec<&'a str> {
