@@ -31,7 +31,8 @@ fn train(folder: &Path, dir: &str, more: &[&str]) -> Value {
     let server = server.arguments();
     let server: Vec<&str> = server.iter().map(String::as_str).collect();
     let arguments = ["train", "--json", "--verify", "--dir", dir, "--set", SET, "--features", text(&features)];
-    let rest = ["--label-column", "kind", "--epochs", "3", "--batch", "64", "--check-every", "1", "--verdict-delay-ms", "0"];
+    let rest =
+        ["--label-column", "kind", "--epochs", "3", "--batch", "64", "--check-every", "1", "--verdict-delay-ms", "0"];
     json(&[&arguments[..], &rest, &server, more].concat())
 }
 

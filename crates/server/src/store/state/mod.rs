@@ -375,7 +375,8 @@ fn check_verdict(job: &JobSummary, round: u32, verdict: Verdict, given: Option<V
     let message = match given {
         Some(given) if given == verdict => return Ok(()),
         Some(_) => format!("round {round} already has a verdict"),
-        None if !job.state.has_ended() && (job.round.max(1)..=job.announced).contains(&round) => return Ok(()),
+        // Also after the end: a job that runs ahead can end while a verdict is on its way.
+        None if (job.round.max(1)..=job.announced).contains(&round) => return Ok(()),
         None => format!("the job does not wait for a verdict on round {round}"),
     };
     Err(Error::Precondition { message })

@@ -96,7 +96,7 @@ fn a_checkpoint_stores_what_changed() {
             })
             .sum();
         let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
-        assert!(checkpoints > machine.clients.iter().map(rounds).sum(), "seed {seed}");
+        assert!(checkpoints >= machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
         // However a job ended, it leaves no unreferenced blob.
         cancelled += machine.clients.iter().filter(|client| client.borrow().end == Some(JobState::Cancelled)).count();

@@ -171,7 +171,7 @@ fn a_migration_without_room_is_refused() {
     };
     assert_eq!(version(&path), 6);
     drop(SqliteState::open_with(&path, |_| Ok(4 * size + margin)).unwrap());
-    assert_eq!(version(&path), 7);
+    assert_eq!(version(&path), 8);
     // A new or current database needs no room for copies.
     for name in ["state.sqlite", "new.sqlite"] {
         drop(SqliteState::open_with(&dir.path().join(name), |_| Ok(0)).unwrap());

@@ -264,6 +264,40 @@ fn life(state: &dyn State) {
     state.delete_upload(&ann, BlobName([1; 32])).unwrap();
 }
 
+/// Several rounds wait for verdicts while a worker trains on. Going back forgets the verdicts on
+/// those that were thrown away.
+fn open_rounds(state: &dyn State) {
+    let eve = tenant("eve");
+    complete(state, &eve, [1, 2, 3]);
+    let id = state.create_job(&eve, &new_job(77), &QUOTA, 5000).unwrap().id;
+    let claim = state.claim("worker", 5000, 5100).unwrap().unwrap();
+    assert_eq!(claim.job.id, id);
+    let commit = |round, announced| {
+        let change = Change { round: Some(round), announced: Some(announced), ..Change::default() };
+        state.commit(&claim.lease, &change, 5010).unwrap();
+    };
+    let refused = |round| matches!(state.judge(&eve, id, round, Verdict::Stop), Err(Error::Precondition { .. }));
+    assert!(refused(0) && refused(1));
+    commit(1, 3);
+    assert!(refused(0) && refused(4));
+    for round in 1..=3 {
+        state.judge(&eve, id, round, Verdict::LowerRate).unwrap();
+    }
+    // The worker took the first of them and went back.
+    commit(2, 1);
+    assert_eq!([1, 2, 3].map(|round| state.verdict(id, round).unwrap()), [Some(Verdict::LowerRate), None, None]);
+    assert!(refused(2));
+    commit(2, 2);
+    state.judge(&eve, id, 2, Verdict::Stop).unwrap();
+    let job = state.job(&eve, id).unwrap();
+    assert_eq!((job.state, job.round, job.announced), (JobState::Running, 2, 2));
+    let ended = Change { state: Some(JobState::Finished), release: true, ..Change::default() };
+    state.commit(&claim.lease, &ended, 5020).unwrap();
+    assert!(refused(1) && state.judge(&eve, id, 2, Verdict::Stop).is_ok(), "repeated after the end");
+    state.delete_job(&eve, id).unwrap();
+    [1, 2, 3].iter().for_each(|&n| state.delete_upload(&eve, BlobName([n; 32])).unwrap());
+}
+
 /// Clock changes, missing verdicts, and tenants who leave.
 fn ends(state: &dyn State) {
     let (ann, bob) = (tenant("ann"), tenant("bob"));
@@ -374,6 +408,7 @@ pub(super) fn check(state: &dyn State) {
     life(state);
     ends(state);
     backoffs(state);
+    open_rounds(state);
 }
 
 #[test]
