@@ -228,11 +228,10 @@ impl<'a, W: Executor> JobHost<'a, W> {
             let ciphertext = match read.get(&name) {
                 Some(known) => Held::clone(known),
                 None => {
-                    let [ciphertext] = executor
-                        .load(Namespace::Job(job.id), name, 1)?
-                        .try_into()
-                        .map_err(|_| Error::failed(format!("blob {name}: not one ciphertext")))?;
+                    // Before it is read: if another worker has the job by now, the blob may go.
                     let size = executor.blobs().len(&BlobKey::new(&job.tenant, Namespace::Job(job.id), name))?;
+                    let one = executor.load(Namespace::Job(job.id), name, 1)?.try_into();
+                    let [ciphertext] = one.map_err(|_| Error::failed(format!("blob {name}: not one ciphertext")))?;
                     Held::stored(ciphertext, (name, size.unwrap_or(0)))
                 }
             };
