@@ -487,7 +487,7 @@ fn decrypted_values_are_locked_and_a_training_goes_on() {
     assert_eq!((trained.rounds.len(), stage.liar.seen().jobs), (EPOCHS, 2), "the same job");
 }
 
-/// A client that is killed between its two files sends the verdict that it has written.
+/// A client that is killed between its two files knows the verdict that it has written.
 #[test]
 fn a_round_has_one_verdict_wherever_the_client_is_killed() {
     let stage = Stage::new();
@@ -503,7 +503,8 @@ fn a_round_has_one_verdict_wherever_the_client_is_killed() {
     stage.liar.seen().verdicts.clear();
     let said = message(stage.train_again("killed"));
     assert!(said.contains("a fault"), "{said}");
-    assert_eq!(stage.verdicts(), [v1::Verdict::Stop]);
+    // The server has said that it took a verdict on this round. After a stop there is no other.
+    assert_eq!(stage.verdicts(), []);
 }
 
 fn message(result: Result<Trained>) -> String {
@@ -615,7 +616,9 @@ fn a_training_that_is_replaced_is_gone() {
     assert!(said.contains("does not answer"), "{said}");
     let left: Vec<String> = files().into_iter().filter(|name| !name.starts_with("batch-")).collect();
     assert!(
-        left.iter().all(|name| ["job.json", "progress.json", "logits.ct.part"].contains(&&**name) || name.starts_with("valid")),
+        left.iter().all(|name| {
+            ["job.json", "progress.json"].contains(&&**name) || name.starts_with("valid") || name.starts_with("logits-")
+        }),
         "{left:?}"
     );
     let part = std::fs::read(folder.join("logits.ct.part"));
