@@ -38,7 +38,9 @@ pub use defaults::{Defaults, wishes_text};
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
 pub use options::Options;
-pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained, shown_loss};
+pub use progress::{
+    IterationTime, PhaseProgress, ProgressEvent, Round, Seconds, SentBytes, ShownRound, Trained, shown_loss,
+};
 pub use unfinished::{files_of_unfinished, record_of_unfinished, unfinished};
 
 use crate::ciphertexts::RowBlobFile;

@@ -1,9 +1,10 @@
 //! Progress events and results of a training.
 
 use crate::Model;
-use crate::rpc::{JobId, JobProgress};
+use crate::rpc::{JobId, JobProgress, Phase};
 use hetal_keys::noise_bound;
 use hetal_learn::{Matrix, Verdict};
+use hetal_report::Unit;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -80,6 +81,51 @@ pub enum ProgressEvent {
     },
 }
 
+/// The phase that an event belongs to, and what is done of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseProgress {
+    /// The name of the phase. Records, live pages and JSON events have the same names.
+    pub name: &'static str,
+    /// What is done.
+    pub done: u64,
+    /// All of it; 0 if unknown.
+    pub total: u64,
+    /// What both count.
+    pub unit: Unit,
+}
+
+impl ProgressEvent {
+    /// The phase that this event belongs to; none for events that are no work.
+    pub fn phase(&self) -> Option<PhaseProgress> {
+        let counted = |name, done: usize, total: usize| (name, done as u64, total as u64, Unit::Pieces);
+        let (name, done, total, unit) = match self {
+            Self::Comparing => counted("making keys", 0, 0),
+            Self::Keys { done, total } => counted("making keys", *done, *total),
+            Self::Encrypting { done, total } => counted("encrypting rows", *done, *total),
+            Self::SendingKeys { sent, total } => ("sending keys", *sent, *total, Unit::Bytes),
+            Self::SendingRows { sent, total } => ("sending rows", *sent, *total, Unit::Bytes),
+            Self::Queued => counted("waiting in the queue", 0, 0),
+            Self::Started(_) => counted("server: preparing", 0, 0),
+            Self::Working(progress) if progress.resting => counted("waiting for a GPU that works", 0, 0),
+            Self::Working(progress) => {
+                let (name, unit) = match progress.phase {
+                    Phase::Preparing => ("server: preparing", Unit::Pieces),
+                    Phase::Training => ("server: training", Unit::Iterations),
+                    Phase::Validating | Phase::Classifying => ("server: validating", Unit::Pieces),
+                };
+                (name, progress.done, progress.total, unit)
+            }
+            Self::Checking => counted("checking the result here", 0, 0),
+            Self::Judged { .. }
+            | Self::Stranded(_)
+            | Self::Restarted { .. }
+            | Self::Abandoned { .. }
+            | Self::Outliers { .. } => return None,
+        };
+        Some(PhaseProgress { name, done, total, unit })
+    }
+}
+
 /// A judged round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
@@ -94,6 +140,41 @@ pub struct Round {
     pub accuracy: f64,
     /// The largest absolute logit.
     pub largest: f64,
+}
+
+/// A round with the digits that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ShownRound {
+    /// The verdict.
+    pub verdict: hetal_report::Verdict,
+    /// Whether its weights count.
+    pub accepted: bool,
+    /// Loss on the validation rows; none if the server's answer was refused.
+    pub loss: Option<f64>,
+    /// Share of correct validation rows.
+    pub accuracy: Option<f64>,
+    /// The largest absolute logit.
+    pub largest_logit: Option<f64>,
+}
+
+impl Round {
+    /// This round with the digits that are shown.
+    pub fn shown(&self) -> ShownRound {
+        // The loss of a round that was refused.
+        let is_known = self.loss.is_finite() && self.loss < f64::MAX;
+        ShownRound {
+            verdict: match self.verdict {
+                Verdict::Continue => hetal_report::Verdict::Continue,
+                Verdict::Stop => hetal_report::Verdict::Stop,
+                Verdict::LowerRate => hetal_report::Verdict::LowerRate,
+                Verdict::WidenRange => hetal_report::Verdict::WidenRange,
+            },
+            accepted: self.accepted,
+            loss: is_known.then(|| shown_loss(self.loss)),
+            accuracy: is_known.then_some(self.accuracy),
+            largest_logit: (is_known && self.largest.is_finite()).then(|| (self.largest * 100.0).round() / 100.0),
+        }
+    }
 }
 
 /// The time of a training in seconds, summed over all its runs.
@@ -248,6 +329,20 @@ const LOSS_DIGITS: f64 = 1000.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What follows from decrypted values has few digits, and a refused round has none.
+    #[test]
+    fn rounds_are_shown_with_few_digits() {
+        let (loss, largest) = (0.123_456_789, 7.123_456);
+        let round = Round { verdict: Verdict::WidenRange, accepted: false, loss, accuracy: 0.875, largest };
+        let shown = serde_json::to_value(round.shown()).unwrap();
+        let expected = serde_json::json!({
+            "verdict": "widen_range", "accepted": false, "loss": 0.123, "accuracy": 0.875, "largest_logit": 7.12,
+        });
+        assert_eq!(shown, expected);
+        let refused = Round { loss: f64::MAX, largest: f64::INFINITY, ..round }.shown();
+        assert_eq!((refused.loss, refused.accuracy, refused.largest_logit), (None, None, None));
+    }
 
     #[test]
     fn shown_losses_have_three_digits() {
