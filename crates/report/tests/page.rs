@@ -299,15 +299,35 @@ fn records_are_read_back() {
 fn operation_of_a_server() -> Operation {
     let named = |name: &str, count, mean| (name.to_owned(), count, mean);
     let counted = |name: &str, count| (name.to_owned(), count);
+    let gpu = |name: &str, iterations, each| DeviceState {
+        name: name.to_owned(),
+        model: Some("NVIDIA H200".to_owned()),
+        iterations,
+        iteration_seconds: Some(each),
+        used_bytes: Some(58_400_000_000),
+        total_bytes: Some(150_100_000_000),
+        celsius: Some(61),
+    };
+    let uses = |name: &str, bytes| TenantUse {
+        name: name.to_owned(),
+        bytes,
+        most_bytes: 128 << 30,
+        uploads: 412,
+        most_uploads: 10_000,
+        jobs: 37,
+        most_jobs: 1000,
+    };
     Operation {
         program: "hetal-server 0.1.0".to_owned(),
         uptime: 93_784.0,
         free_bytes: Some(812_000_000_000),
         certificate_seconds: Some(31_000_000),
-        jobs: vec![counted("queued", 3), counted("running", 2), counted("waiting", 1), counted("finished", 418)],
+        jobs: Some(vec![counted("queued", 3), counted("running", 2), counted("waiting", 1), counted("finished", 418)]),
         errors: vec![counted("failed jobs", 1), counted("requests that were refused or failed", 12)],
         transferred: [1_240_000_000_000, 3_900_000_000],
-        iterations: vec![named("gpu 0", 20_412, 0.0483), named("gpu 1", 19_877, 0.0491)],
+        devices: vec![gpu("gpu 0", 20_412, 0.0483), DeviceState { celsius: None, ..gpu("gpu 1", 19_877, 0.0491) }],
+        tenants: Some(vec![uses("clinic-a", 61_203_000_000), uses("clinic-b", 412_000_000)]),
+        more_tenants: 3,
         waits: vec![named("clinic-a", 210, 4.2), named("clinic-b", 208, 61.7)],
         uploads: vec![named("clinic-a", 4_200, 151_000_000.0), named("clinic-b", 4_160, 148_000_000.0)],
         requests: vec![named("Hello", 911, 0.002), named("Upload", 8_360, 3.4), named("Watch", 880, 412.0)],
@@ -325,6 +345,21 @@ fn every_number_of_the_operator_s_page_is_a_number_of_the_server() {
     numbers.extend([f64::from(20_412 + 19_877), f64::from(1 + 12), f64::from(31_000_000 / 86_400)]);
     let shown: Vec<f64> = all_between(&page, "<data value=\"", "\"").map(|number| number.parse().unwrap()).collect();
     assert!(shown.len() > 25 && shown.iter().all(|number| numbers.contains(number)), "{shown:?}");
+}
+
+/// What the driver does not tell is absent. It is never zero.
+#[test]
+fn what_a_driver_does_not_tell_is_not_shown() {
+    let now = operation_of_a_server();
+    let both = operation(&now);
+    assert!(both.contains("<data value=\"61\">61</data> °C") && both.contains("NVIDIA H200"), "{both}");
+    assert_eq!(both.matches("not known").count(), 1, "one card has no sensor");
+    let cpu = DeviceState { name: "cpu".to_owned(), ..DeviceState::default() };
+    let none = operation(&Operation { devices: vec![cpu], ..now });
+    for word in ["temperature", "°C", "memory in use", "not known", "NVIDIA"] {
+        assert!(!none.contains(word), "{word}");
+    }
+    assert!(none.contains("none yet"));
 }
 
 /// Writes a page to look at: `HETAL_PAGES=FOLDER cargo test -p hetal-report --test page`.

@@ -24,6 +24,7 @@ use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
 use crate::tenants::erasure;
 use crate::tenants::{TenantConfig, Tenants};
+use crate::usage::TenantSource;
 use crate::worker::give_way::GiveWay;
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
@@ -143,7 +144,7 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
         reserve_bytes: config.bounds.spare_bytes,
     };
     let service = Service::new(core, tenants, uploads, audit);
-    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
+    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock, &devices);
     server.spawn_threads(&devices, database, renewal_interval)?;
     Ok(server)
 }
@@ -207,6 +208,18 @@ async fn close_stale_connections(service: Weak<Service>) {
     }
 }
 
+/// The tenants as they are configured, for as long as the server runs.
+fn tenants_of(service: &Arc<Service>) -> TenantSource {
+    let service = Arc::downgrade(service);
+    Arc::new(move || match service.upgrade() {
+        Some(service) => {
+            let tenants = service.tenants.read().unwrap_or_else(PoisonError::into_inner);
+            (tenants.names().into_iter().collect(), service.quota())
+        }
+        None => Default::default(),
+    })
+}
+
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
     std::thread::Builder::new().name(name).spawn(work).map_err(failed)
@@ -245,12 +258,13 @@ impl Sockets {
         worker: Arc<WorkerContext>,
         database: Arc<SqliteState>,
         lock: File,
+        devices: &Devices,
     ) -> Server {
         let Self { runtime, acceptor, certificates, listener, address, monitor } = self;
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            let source = HealthSource::of(&service.core, Arc::clone(&certificates));
+            let source = HealthSource::of(&service.core, Arc::clone(&certificates), devices, tenants_of(&service));
             runtime.spawn(metrics_http::serve(monitor, source));
         }
         runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());

@@ -21,16 +21,17 @@ fn list(items: Vec<Markup>) -> Tag {
 }
 
 fn never() -> Vec<Markup> {
-    [
+    let named = Markup::from("which epoch was the best, until ")
+        .then(tag("code").class("whole").with("hetal predict --remote"))
+        .then(" names it");
+    let others = [
         "features and labels",
         "the names of classes and columns",
         "the classifier and its predictions",
         "accuracies and losses",
-        "which epoch was the best, until hetal predict --remote names it",
         "the secret key",
-    ]
-    .map(Markup::from)
-    .to_vec()
+    ];
+    others.map(Markup::from).into_iter().chain([named]).collect()
 }
 
 fn saw(record: &Record) -> Vec<Markup> {

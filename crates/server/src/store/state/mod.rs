@@ -60,7 +60,7 @@ pub struct UploadList {
 }
 
 /// The limits of a tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes of all uploads (incomplete ones count in full), of the outputs of jobs, and of the
     /// checkpoints of active jobs.
