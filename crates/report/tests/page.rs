@@ -295,6 +295,68 @@ fn records_are_read_back() {
     assert_eq!(serde_json::from_str::<Record>("{}").unwrap(), Record::default());
 }
 
+/// A training in progress.
+fn running(checks: usize) -> Record {
+    let progress = CurrentPhase {
+        phase: "server: training".to_owned(),
+        done: 17,
+        total: 24,
+        unit: Unit::Iterations,
+        epoch: 4,
+        engine: Some("cpu".to_owned()),
+        seconds_left: Some(21.0),
+        at: "2026-11-18T20:11:05Z".to_owned(),
+    };
+    let (state, ended) = (TrainingState::Running, None);
+    Record { state, ended, progress: Some(progress), outcome: None, measures: None, ..record(checks, 7) }
+}
+
+/// The overview with a project of each kind.
+fn overview_of(unfinished: Record, model: Record, problem: &str) -> Overview {
+    let project = ProjectOverview {
+        folder: problem.to_owned(),
+        unfinished: vec![unfinished],
+        models: vec![model, record(3, 2)],
+        problems: vec![problem.to_owned()],
+    };
+    Overview { projects: vec![project, ProjectOverview::default()] }
+}
+
+#[test]
+fn every_number_of_the_live_pages_is_a_number_of_the_json() {
+    let all = overview_of(running(5), record(9, 7), "cannot be read");
+    let pages = [
+        (overview("/token", &all), serde_json::to_value(&all).unwrap()),
+        (training("/token", &running(5)), serde_json::to_value(running(5)).unwrap()),
+    ];
+    for (page, value) in &pages {
+        let (mut numbers, mut texts) = (Vec::new(), Vec::new());
+        leaves(value, &mut numbers, &mut texts);
+        let shown: Vec<f64> =
+            all_between(page.as_str(), "<data value=\"", "\"").map(|number| number.parse().unwrap()).collect();
+        assert!(shown.len() > 12 && shown.iter().all(|number| numbers.contains(number)), "{shown:?}");
+        assert!([17.0, 24.0, 21.0].iter().all(|number| shown.contains(number)), "{shown:?}");
+    }
+}
+
+#[test]
+fn what_others_wrote_is_text_on_live_pages() {
+    let hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&";
+    let mut record = running(5);
+    record.name = hostile.to_owned();
+    record.progress.as_mut().unwrap().phase = hostile.to_owned();
+    record.progress.as_mut().unwrap().engine = Some(hostile.to_owned());
+    let model = Record { name: hostile.to_owned(), ended: Some(hostile.to_owned()), ..self::record(2, 2) };
+    let pages = [training("/token", &record), overview("/token", &overview_of(record, model, hostile))];
+    for page in pages {
+        let page = shell("/token", hostile, &page);
+        // The page has one script, from its own server.
+        assert_eq!(page.matches("<script").count(), 1, "{page}");
+        assert!(page.contains("<script src=\"/token/watch.js\"") && !page.contains("<img"), "{page}");
+        assert!(page.contains("&lt;/script&gt;"));
+    }
+}
+
 /// What a server with two tenants does.
 fn operation_of_a_server() -> Operation {
     let named = |name: &str, count, mean| (name.to_owned(), count, mean);
