@@ -82,7 +82,7 @@ fn verdicts(record: &Record) -> Markup {
         let words = tag("span").with(format!("{}: ", verdict.verdict.words()));
         tag("li").class(class(verdict.verdict)).with(square).with(words).with(count(verdict.count))
     };
-    Markup::from(tag("h3").with("Its only answers that depend on decrypted values"))
+    Markup::from(tag("h3").with("The owner's only answers that depend on decrypted values"))
         .then(tag("div").class("tape").attr("aria-hidden", "true").with_all(tape))
         .then(tag("ul").class("counts").with_all(record.verdicts.iter().map(count)))
 }
