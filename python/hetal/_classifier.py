@@ -77,7 +77,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         same rows and parameters find it again.
     learning_rate, batch_size, max_epochs, patience : optional
         Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
-        ``patience`` is the number of epochs without improvement before training stops; 3 by default.
+        ``patience`` is the number of epochs without improvement before training stops.
     alpha : float, optional
         The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.
         It is ``1 / (C * n_samples)`` for scikit-learn's ``C``. By default it follows from the rows;
@@ -96,7 +96,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         balanced weights do.
     validation_fraction : float, optional
         The share of the rows of each class that is set aside to judge epochs. By default one row in
-        16, and at least 32; of fewer than 256 rows none are, and the training rows are judged.
+        16, and at least 32; of fewer than 512 rows none are, and the training rows are judged.
     verify : bool, default=False
         Repeat the training without encryption on this machine and compare: a server that computed
         something else is found.

@@ -61,6 +61,11 @@ impl DataSplits {
         })
     }
 
+    /// Whether the training rows are the validation rows too.
+    pub fn validates_on_training_rows(&self) -> bool {
+        self.train == self.validation
+    }
+
     /// The agreement that a client with the benchmark's wishes reaches with a default server.
     pub fn agreement(&self, wishes: &Wishes) -> Result<Agreement> {
         let ours = self.preset.wishes();
@@ -99,7 +104,7 @@ pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<Trainin
     let (train, validation) = (&splits.train, &splits.validation);
     let initial = initial_weights(train.classes(), train.features().columns(), agreement.seed);
     let mut reference = ReferenceModel::new(initial.clone(), agreement.momentum);
-    let mut stopping = EarlyStopping::new(agreement, initial);
+    let mut stopping = EarlyStopping::new(splits, agreement, initial);
     for _ in 0..agreement.max_epochs {
         for r in train.batches(agreement.batch)? {
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
@@ -125,7 +130,7 @@ pub struct EarlyStopping {
 
 impl EarlyStopping {
     /// The state before the first epoch.
-    pub fn new(agreement: &Agreement, weights: Matrix) -> Self {
+    pub fn new(splits: &DataSplits, agreement: &Agreement, weights: Matrix) -> Self {
         let result = TrainingResult {
             weights,
             best_epoch: 0,
@@ -135,7 +140,9 @@ impl EarlyStopping {
             left_range: false,
             ranges: Vec::new(),
         };
-        Self { judge: Judge::new(agreement.patience, agreement.range, 0), range: agreement.range, result }
+        let judge = Judge::new(agreement.patience, agreement.range, 0);
+        let judge = if splits.validates_on_training_rows() { judge.until_settled() } else { judge };
+        Self { judge, range: agreement.range, result }
     }
 
     /// Judges an epoch by its validation logits. Calls `weights` if the epoch is the best so far.

@@ -6,15 +6,13 @@ use super::weights;
 use crate::{Error, Result};
 use hetal_learn::scaling::filled;
 use hetal_learn::split_mix::SplitMix64;
-use hetal_learn::{LabelledMatrix, Matrix, Normalisation, Scaling};
+use hetal_learn::{Judge, LabelledMatrix, Matrix, Normalisation, Scaling};
 use hetal_tables::{LabelType, Labels, Table};
 
 /// Tables of fewer rows are trained on whole, and validated on the same rows.
-const FEWEST_ROWS_TO_SPLIT: usize = 256;
+const FEWEST_ROWS_TO_SPLIT: usize = 512;
 /// One in this many rows of each class is used for validation if no validation rows are given.
 const VALIDATION_SHARE: usize = 16;
-/// At least about this many rows are used for validation.
-const FEWEST_VALIDATION_ROWS: usize = 32;
 /// Makes splits and shuffles the same in every run and on every machine.
 const SEED: u64 = 0x6865_7461_6c20_3031;
 /// The odd constant of SplitMix64.
@@ -234,6 +232,12 @@ impl TrainingData {
         })
     }
 
+    /// The judge of a training on these rows, before its first epoch.
+    pub fn judge(&self, patience: usize, range: f64, repeats: usize) -> Judge {
+        let judge = Judge::new(patience, range, repeats);
+        if self.preparation.validates_on_training_rows { judge.until_settled() } else { judge }
+    }
+
     /// The share of each class among the training rows, counted by their weights.
     pub fn class_shares(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.classes.len()];
@@ -306,13 +310,8 @@ fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
 pub fn validation_rows(rows: usize) -> usize {
     match rows < FEWEST_ROWS_TO_SPLIT {
         true => 0,
-        false => rows / validation_share(rows),
+        false => rows / VALIDATION_SHARE,
     }
-}
-
-/// One in so many rows is set aside for validation.
-fn validation_share(rows: usize) -> usize {
-    (rows / FEWEST_VALIDATION_ROWS).clamp(1, VALIDATION_SHARE)
 }
 
 /// Splits rows into training and validation rows. Validation gets an equal share of each class, and
@@ -328,7 +327,7 @@ fn split_rows(labels: &[usize], classes: usize, split: &Split) -> Result<(Vec<us
     if split.share.is_none() && validation_rows(labels.len()) == 0 {
         return Ok((order.clone(), order));
     }
-    let share = split.share.unwrap_or(1.0 / validation_share(labels.len()) as f64);
+    let share = split.share.unwrap_or(1.0 / VALIDATION_SHARE as f64);
     let (mut training, mut validation) = (Vec::new(), Vec::new());
     for row in order {
         let class = labels[row];
@@ -402,7 +401,7 @@ mod tests {
         assert_eq!(data.training, data.validation);
         assert!(data.preparation.validates_on_training_rows && data.training.rows() == 140);
         assert!(data.preparation.text().contains("few rows: all 140 are trained on"), "{}", data.preparation.text());
-        assert_eq!([0, 140, 255, 256, 400, 512, 5120].map(validation_rows), [0, 0, 0, 32, 33, 32, 320]);
+        assert_eq!([0, 140, 511, 512, 800, 5120].map(validation_rows), [0, 0, 0, 32, 50, 320]);
         let given = TrainingData::new(&rows, Some(&rows), &unscaled()).unwrap();
         assert!(!given.preparation.validates_on_training_rows);
     }

@@ -52,7 +52,6 @@ use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, report, rpc};
 use hetal_keys::locked_file::FileLock;
 use hetal_keys::secret_file;
-use hetal_learn::Judge;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestEpoch;
 use live::Live;
@@ -223,6 +222,7 @@ impl<'a> TrainingRun<'a> {
             form: self.record.form,
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
+        let data = self.data;
         let record = self.job_record()?;
         if job.terms.as_ref() != Some(&record.terms) {
             let fault = Error::hostile(format!("hyper-parameters other than those agreed on: {:?}", job.terms));
@@ -237,7 +237,7 @@ impl<'a> TrainingRun<'a> {
         }
         let is_another = record.id.as_ref().is_some_and(|known| *known != job.id.to_string());
         record.assign_job(&job);
-        record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
+        record.judge.get_or_insert_with(|| data.judge(record.terms.patience, record.terms.range, REPEATS));
         if is_another {
             self.best = BestEpoch::none(self.data);
         }

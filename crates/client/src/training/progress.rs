@@ -283,11 +283,7 @@ impl Trained {
     /// What to try if the training ended before its loss had converged.
     pub fn unconverged(&self) -> Option<String> {
         let training = &self.model.training;
-        let rate = training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate));
-        (!self.converged()).then(|| {
-            let epochs = 2 * training.max_epochs;
-            format!("the loss was still falling when the training ended: try --epochs {epochs}{rate}")
-        })
+        (!self.converged()).then(|| advice(&self.rounds, training.rate, training.max_epochs))
     }
 
     /// Whether the weights are those of an honest training: `None` without a plaintext reference.
@@ -305,6 +301,22 @@ impl Trained {
         let (difference, reference) = self.difference.zip(self.reference.as_ref())?;
         Some(shown_difference(difference, reference))
     }
+}
+
+/// A loss beyond the lowest one by this factor, when a training ends, has not just stopped falling.
+const RISEN: f64 = 1.25;
+
+/// What to try after a training of these rounds, which its last epoch ended.
+fn advice(rounds: &[Round], rate: Option<f64>, max_epochs: usize) -> String {
+    let losses = || rounds.iter().filter(|round| round.accepted).map(|round| round.loss);
+    let lowest = losses().fold(f64::INFINITY, f64::min);
+    let option = |factor: f64| rate.map(|rate| format!("--rate {}", factor * rate));
+    if losses().next_back().is_some_and(|last| last > RISEN * lowest) {
+        let rate = option(0.5).unwrap_or_else(|| "a lower learning rate, which the operator sets".to_owned());
+        return format!("the loss rose and fell until the training ended: try {rate}");
+    }
+    let rate = option(2.0).map_or_else(String::new, |rate| format!(" or {rate}"));
+    format!("the loss was still falling when the training ended: try --epochs {}{rate}", 2 * max_epochs)
 }
 
 /// [`Trained::difference_bound`] of a relative difference.
@@ -342,6 +354,23 @@ mod tests {
         assert_eq!(shown, expected);
         let refused = Round { loss: f64::MAX, largest: f64::INFINITY, ..round }.shown();
         assert_eq!((refused.loss, refused.accuracy, refused.largest_logit), (None, None, None));
+    }
+
+    /// A training that oscillates needs smaller steps, not more of them.
+    #[test]
+    fn advice_follows_from_the_losses() {
+        let round = |loss| Round { verdict: Verdict::Continue, accepted: true, loss, accuracy: 0.5, largest: 1.0 };
+        let of = |losses: &[f64], rate| advice(&losses.iter().map(|&loss| round(loss)).collect::<Vec<_>>(), rate, 40);
+        assert_eq!(
+            of(&[0.6, 0.4, 0.3], Some(0.5)),
+            "the loss was still falling when the training ended: try --epochs 80 or --rate 1"
+        );
+        assert_eq!(
+            of(&[0.6, 0.3, 0.5], Some(0.5)),
+            "the loss rose and fell until the training ended: try --rate 0.25"
+        );
+        assert!(of(&[0.6, 0.3, 0.5], None).ends_with("which the operator sets"));
+        assert!(of(&[0.6, 0.3, 0.29], None).ends_with("try --epochs 80"));
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Experiment for FullTraining<'_> {
         let initial = initial_weights(g.classes(), g.features(), agreement.seed);
         let first = harness.encrypt_all(&packing::weights(g, &initial)?, setup.level_plan.weights())?;
         let mut session = Session::new(agreement.clone(), setup.batches.len(), first)?;
-        let (mut stopping, mut steps, mut validating) = (EarlyStopping::new(agreement, initial), 0, 0.0);
+        let (mut stopping, mut steps, mut validating) = (EarlyStopping::new(self.splits, agreement, initial), 0, 0.0);
         harness.synchronize()?;
         let start = Instant::now();
         let bar = progress::bar((agreement.max_epochs * setup.batches.len()) as u64);
