@@ -96,9 +96,9 @@ impl Judge {
         Self { patience, range, repeats_left: repeats, epoch: 0, best: None, widened: false, settling: Settling::Off }
     }
 
-    /// The judge of a training that validates its own rows. Their loss misses the term of L2, so its
-    /// lowest value, which momentum passes through on its way, is not the minimum that is sought.
-    /// The training ends when the loss has settled for `patience` epochs, and the last epoch is
+    /// The judge of a training that validates its own rows. Their loss lacks the term of L2, so its
+    /// lowest value, through which momentum passes, is not the minimum that is sought. The training
+    /// ends when the loss has settled for `patience` epochs, and the last epoch is
     /// taken.
     #[must_use]
     pub fn until_settled(self) -> Self {

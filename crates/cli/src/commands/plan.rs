@@ -48,8 +48,8 @@ pub struct Arguments {
     /// Labels of the validation rows.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// All rows. One in 16 is used for validation, unless --validation-rows is given. Below 512 rows,
-    /// the training rows are validated.
+    /// All rows. One in 16 is used for validation, unless --validation-rows is given. Below 512
+    /// rows, the training rows are validated.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub rows: Option<usize>,
     /// With --features: the feature columns, by name or by number (the first is 1), separated by

@@ -158,7 +158,7 @@ impl OperationErrors {
     /// The Gaussian noise of a set: these errors and those of its bootstraps.
     ///
     /// A mean `|error|` is converted to a deviation by the mean of a Rayleigh distribution.
-    fn noise(&self, set: &str) -> Result<Noise> {
+    pub fn noise(&self, set: &str) -> Result<Noise> {
         let deviation = |mean: f64| mean / (std::f64::consts::PI / 2.0).sqrt();
         Ok(Noise {
             encryption: deviation(self.encryption),
