@@ -409,7 +409,7 @@ mod tests {
     /// Validation rows decide nothing: neither scales nor replacements of missing values.
     #[test]
     fn statistics_come_from_training_rows_only() {
-        let rows = labelled((0..300).map(|k| k % 2).collect());
+        let rows = labelled((0..600).map(|k| k % 2).collect());
         let standard = Preparation { imputation: Some(Imputation::Mean), ..Preparation::scaled(Scaling::Standard) };
         let before = TrainingData::new(&rows, None, &standard).unwrap();
         let (_, aside) =
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!((&after.normalisation, &after.training), (&before.normalisation, &before.training));
         assert_ne!(after.validation, before.validation);
         assert_eq!(after.preparation.imputed_values, aside.len());
-        let all: Vec<usize> = (0..300).filter(|row| !aside.contains(row)).collect();
+        let all: Vec<usize> = (0..600).filter(|row| !aside.contains(row)).collect();
         let mean = all.iter().map(|&row| rows.features[(row, 1)]).sum::<f64>() / all.len() as f64;
         assert!((after.normalisation.fill().unwrap()[1] - mean).abs() < 1e-9);
         // Without imputation they are refused, with the row of the file.
@@ -474,18 +474,18 @@ mod tests {
         assert!(fault(&bad, None).starts_with("rows.csv: row 1, column 3:"), "{}", fault(&bad, None));
         // A row that is far longer than the others is an error if it is set aside for validation.
         let mut found = 0;
-        let mut many = labelled((0..320).map(|k| k % 2).collect());
+        let mut many = labelled((0..640).map(|k| k % 2).collect());
         many.file = "rows.csv".to_owned();
-        for row in 0..320 {
+        for row in 0..640 {
             let mut far = many.clone();
-            far.features[(row, 1)] = 9e5;
+            far.features[(row, 1)] = 9e6;
             if let Err(error) = TrainingData::new(&far, None, &unscaled()) {
                 let said = error.to_string();
                 assert!(said.starts_with(&format!("rows.csv: row {}: length", row + 1)), "{row}: {said}");
                 found += 1;
             }
         }
-        assert_eq!(found, 32, "16 rows of each class are set aside");
+        assert_eq!(found, 40, "20 rows of each class are set aside");
         let mut other = rows.clone();
         other.file = "validation.csv".to_owned();
         other.features[(7, 1)] = 1e5;

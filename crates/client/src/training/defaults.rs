@@ -166,7 +166,7 @@ mod tests {
             }
             assert!(defaults.rate * defaults.alpha <= MOST_DECAY, "{defaults:?}");
         }
-        let wide = data(300, 256);
+        let wide = data(600, 256);
         assert_eq!((wide.preparation.scaling, Defaults::new(&wide).alpha), (Scaling::None, 0.0));
     }
 
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn patience_is_counted_in_iterations() {
         let of = |rows| Defaults::new(&data(rows, 5)).patience;
-        assert_eq!([140, 600, 1100, 2000, 9000].map(of), [10, 10, 5, 3, 3].map(|patience| patience));
+        assert_eq!([140, 500, 600, 1100, 2000, 9000].map(of), [10, 10, 5, 4, 3, 3]);
         let wishes = |bound: usize| {
             let offer = Offer { bounds: ServerLimits { patience: bound, ..ServerLimits::default() }, ..Offer::default() };
             Defaults::new(&data(140, 5)).fill(&Wishes::default(), 140, Some(&offer)).patience
