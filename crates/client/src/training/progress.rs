@@ -365,10 +365,7 @@ mod tests {
             of(&[0.6, 0.4, 0.3], Some(0.5)),
             "the loss was still falling when the training ended: try --epochs 80 or --rate 1"
         );
-        assert_eq!(
-            of(&[0.6, 0.3, 0.5], Some(0.5)),
-            "the loss rose and fell until the training ended: try --rate 0.25"
-        );
+        assert_eq!(of(&[0.6, 0.3, 0.5], Some(0.5)), "the loss rose and fell until the training ended: try --rate 0.25");
         assert!(of(&[0.6, 0.3, 0.5], None).ends_with("which the operator sets"));
         assert!(of(&[0.6, 0.3, 0.29], None).ends_with("try --epochs 80"));
     }

@@ -141,12 +141,7 @@ struct DefaultTraining {
 }
 
 impl DefaultTraining {
-    fn new(
-        data: TrainingData,
-        test_features: &Matrix,
-        test_labels: Vec<usize>,
-        epochs: Option<usize>,
-    ) -> Result<Self> {
+    fn new(data: TrainingData, test_features: &Matrix, test_labels: Vec<usize>, epochs: Option<usize>) -> Result<Self> {
         let agreement = agreement(&data)?;
         let max_epochs = epochs.map_or(agreement.max_epochs, |epochs| epochs.min(agreement.max_epochs));
         let agreement = Agreement { max_epochs, ..agreement };
@@ -228,7 +223,8 @@ fn table_report(folder: &Path, name: &str, theirs: &Value) -> Result<Value> {
             reason: format!("no results for the splits of {name}: run scripts/tables.py"),
         });
     }
-    let one = |split: usize| table.train(split as u64 + 1, None).and_then(|training| Ok((training.accuracy()?, training)));
+    let one =
+        |split: usize| table.train(split as u64 + 1, None).and_then(|training| Ok((training.accuracy()?, training)));
     let trained: Vec<(f64, DefaultTraining)> = (0..SPLITS).into_par_iter().map(one).collect::<Result<_>>()?;
     let ours: Vec<f64> = trained.iter().map(|(accuracy, _)| *accuracy).collect();
     let points = |range: std::ops::Range<usize>| 100.0 * (mean(&ours[range.clone()]) - mean(&their[range]));
