@@ -185,9 +185,9 @@ mod tests {
     fn patience_is_counted_in_iterations() {
         let of = |rows| Defaults::new(&data(rows, 5)).patience;
         assert_eq!([140, 500, 600, 1100, 2000, 9000].map(of), [10, 10, 5, 4, 3, 3]);
-        let wishes = |bound: usize| {
-            let offer =
-                Offer { bounds: ServerLimits { patience: bound, ..ServerLimits::default() }, ..Offer::default() };
+        let wishes = |patience: usize| {
+            let bounds = ServerLimits { batch: (1, 512), epochs: 200, patience, ..ServerLimits::default() };
+            let offer = Offer { bounds, ..Offer::default() };
             Defaults::new(&data(140, 5)).fill(&Wishes::default(), 140, Some(&offer)).patience
         };
         assert_eq!([20, 10, 4, 0].map(wishes), [10, 10, 4, 1].map(Some));
