@@ -240,7 +240,15 @@ fn an_erased_tenant_leaves_the_tables() {
             &QUOTA,
         )
         .unwrap();
-    assert_eq!(state.forget_tenant(&tenant("ann")).unwrap(), TenantTotals { jobs: 1, uploads: 3 });
+    // A transaction of another database that is older than the deletion delays the vacuum.
+    let elsewhere = server.database();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.query(&elsewhere, "BEGIN; SELECT pg_current_xact_id(), pg_sleep(1); COMMIT"));
+        let begun = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE '%pg_current_xact_id(), pg_sleep(1)%'
+            AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()";
+        until("another transaction is older", || server.query(&url, begun) == "1");
+        assert_eq!(state.forget_tenant(&tenant("ann")).unwrap(), TenantTotals { jobs: 1, uploads: 3 });
+    });
     let sizes = "SELECT relname, pg_relation_size(oid) FROM pg_class
         WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0 ORDER BY relname";
     let left = server.query(&url, sizes);
@@ -289,4 +297,49 @@ fn changes_wake_other_servers() {
     let before = heard();
     changing.commit(&claim.lease, &Change { release: true, ..Change::default() }, 0).unwrap();
     until("it was released", || heard() > before);
+}
+
+/// A file of the server, readable by the server alone, through its own shell.
+fn write_beside_data(server: &Postgres, database: &str, name: &str, content: &str) {
+    let lines = format!("unnest(string_to_array('{}', E'\\n'))", content.trim_end());
+    server.query(database, &format!("COPY (SELECT {lines}) TO PROGRAM 'umask 077; cat > {name}'"));
+}
+
+/// The connection is encrypted for a database that proves its name, and refused for every other.
+#[test]
+fn tls_connects_to_the_named_database_only() {
+    let Some(server) = Postgres::start() else { return };
+    let dir = hetal_testkit::TempDir::new();
+    let config =
+        crate::Config { folder: dir.path().to_owned(), names: vec!["127.0.0.1".to_owned()], ..Default::default() };
+    crate::net::certificates::acceptor(&config).unwrap();
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("tls").join(name)).unwrap();
+    let database = server.database();
+    let [_, url] = server.network_database();
+    let authority = dir.path().join("tls/authority.pem");
+    let connect = |url: &str, authority: &std::path::Path| {
+        PgState::open(PgSettings::new(url, Some(PASSWORD), Some(authority)).unwrap())
+    };
+    let plain = connect(&url, &authority).err().unwrap();
+    assert!(plain.to_string().contains("TLS"), "the database does not encrypt: {plain}");
+    write_beside_data(&server, &database, "server.key", &read("server.key"));
+    write_beside_data(&server, &database, "server.crt", &read("server.pem"));
+    server.query(&database, "ALTER SYSTEM SET ssl = on");
+    server.query(&database, "SELECT pg_reload_conf()");
+    until("the database encrypts", || connect(&url, &authority).is_ok());
+    let state = connect(&url, &authority).unwrap();
+    queue(&state, 1..=1);
+    let encrypted = "SELECT bool_and(ssl) AND COUNT(*) > 0 FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
+        WHERE a.application_name = 'hetal-server'";
+    assert_eq!(server.query(&database, encrypted), "t");
+    // The certificate is for 127.0.0.1, and this authority signed it.
+    let other = hetal_testkit::TempDir::new();
+    crate::net::certificates::acceptor(&crate::Config { folder: other.path().to_owned(), ..config.clone() }).unwrap();
+    for (url, authority) in [
+        (url.replace("127.0.0.1", "localhost"), authority.clone()),
+        (url.clone(), other.path().join("tls/authority.pem")),
+    ] {
+        let refused = connect(&url, &authority).err().unwrap().to_string();
+        assert!(refused.contains("certificate") && !refused.contains(PASSWORD), "{refused}");
+    }
 }

@@ -26,6 +26,7 @@ use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use rows::*;
 use schema::{CLAIM_LOCK, OWNERSHIP_LOCK, lock};
+use std::time::Duration;
 
 /// A state in PostgreSQL.
 pub struct PgState {
@@ -87,6 +88,28 @@ impl PgState {
             Some(now) => Ok(now),
             None => db.number(&format!("SELECT {CLOCK}"), &[]),
         }
+    }
+}
+
+/// How long an erasure waits for older transactions, in steps of [`UNSEEN_PAUSE`].
+const UNSEEN_STEPS: usize = 200;
+const UNSEEN_PAUSE: Duration = Duration::from_millis(50);
+
+impl PgState {
+    /// Waits until no transaction sees what the transaction `deletion` deleted. A vacuum keeps rows
+    /// that somebody may still read.
+    fn wait_until_unseen(&self, deletion: i64) -> Result<()> {
+        let sql = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > $1 AND NOT EXISTS (
+            SELECT 1 FROM pg_stat_activity WHERE (datname = current_database() OR datname IS NULL)
+                AND pid <> pg_backend_pid() AND age(backend_xmin) >= age(($1 & 4294967295)::text::xid))";
+        for _ in 0..UNSEEN_STEPS {
+            if self.read(|db| Ok(db.one(sql, &[&deletion])?.try_get(0)?))? {
+                return Ok(());
+            }
+            std::thread::sleep(UNSEEN_PAUSE);
+        }
+        let reason = "PostgreSQL: other transactions still see the deleted rows: repeat the erasure".to_owned();
+        Err(Error::State { reason })
     }
 }
 
@@ -410,7 +433,7 @@ impl State for PgState {
     }
 
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
-        let held = self.write(|db| {
+        let (held, deletion) = self.write(|db| {
             lock_tenant(db, tenant)?;
             let sql = format!("SELECT COUNT(*) FROM jobs WHERE tenant = $1 AND worker IS NOT NULL AND until > {CLOCK}");
             if count(db, &sql, tenant)? > 0 {
@@ -422,8 +445,9 @@ impl State for PgState {
             for table in ["jobs", "uploads", "turns"] {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = $1"), &[&tenant.as_str()])?;
             }
-            Ok(held)
+            Ok((held, db.number("SELECT pg_current_xact_id()::text::bigint", &[])?))
         })?;
+        self.wait_until_unseen(deletion)?;
         // Deleted content must not stay in the files of the tables.
         self.connections.maintain("VACUUM (FULL) jobs, uploads, turns, specs, checkpoints, uses, events, verdicts")?;
         Ok(held)
