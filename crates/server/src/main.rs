@@ -111,7 +111,7 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
         config.sets.clone_from(sets);
     }
     // Not a flag: the command line is public.
-    if let Ok(url) = std::env::var("DATABASE_URL") {
+    if let Ok(url) = std::env::var("HETAL_DATABASE_URL") {
         config.state.url = Some(url);
     }
     config.address = arguments.address.unwrap_or(config.address);
