@@ -2,7 +2,7 @@
 //! compared with plain training.
 
 use super::arguments::Arguments;
-use super::data::Rows;
+use super::data::BenchRows;
 use super::device_memory::EngineRun;
 use super::iterations::compare;
 use super::setup::{RowsSent, TrainingSetup, prepare};
@@ -123,7 +123,7 @@ impl FullTraining<'_> {
             rows.training.push(prepare(harness.engine(), trainer, blob, k < self.resident)?);
         }
         for range in validation.batches(piece_rows.min(validation.rows()))? {
-            rows.validation.push(CachedBatch::Raw(setup.encrypt_rows(harness, &Rows::of(validation, range))?));
+            rows.validation.push(CachedBatch::Raw(setup.encrypt_rows(harness, &BenchRows::of(validation, range))?));
         }
         bar.finish_and_clear();
         Ok(rows)
@@ -165,8 +165,8 @@ fn training_setup(
         constants: Constants::built_in(classes, agreement.range)?,
         rate: agreement.rate,
         rows_sent,
-        batches: ranges.into_iter().map(|r| Rows::of(&splits.train, r)).collect(),
-        test: Some(Rows::of(&splits.test, 0..splits.test.rows())),
+        batches: ranges.into_iter().map(|r| BenchRows::of(&splits.train, r)).collect(),
+        test: Some(BenchRows::of(&splits.test, 0..splits.test.rows())),
     })
 }
 
@@ -232,7 +232,7 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
 /// The fields of a report that compare a training with the plain one.
 fn results(training: &TimedTraining, plain: &TrainingResult, splits: &DataSplits) -> Result<Value> {
     let TimedTraining { result, seconds, steps, validating } = training;
-    let test = Rows::of(&splits.test, 0..splits.test.rows());
+    let test = BenchRows::of(&splits.test, 0..splits.test.rows());
     let compared = compare(&test, &result.weights, &plain.weights)?;
     Ok(json!({
         "iterations": steps,
