@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import TOY, toy
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -126,6 +127,13 @@ def test_pipeline_search_and_cross_validation(iris):
     search = GridSearchCV(model, {"hetalclassifier__learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.5
     assert set(search.cv_results_["param_hetalclassifier__learning_rate"].tolist()) == {0.01, 1.0}
+
+
+def test_calibration(iris):
+    X, y = iris
+    model = CalibratedClassifierCV(toy(max_epochs=1), cv=2).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert model.score(X, y) > 0.6
 
 
 def test_two_processes_share_a_project(iris):
