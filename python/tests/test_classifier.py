@@ -74,9 +74,11 @@ def test_labels_of_every_type(iris, labels):
         np.testing.assert_allclose(clf.predict_proba(X)[:, 1], 1 / (1 + np.exp(-scores)))
 
 
-def test_a_second_fit_sends_no_row_twice(iris, home):
+def test_a_second_fit_sends_no_row_twice(iris, home, tmp_path, monkeypatch):
+    """From another folder as well: the default project folder does not move."""
     clf = toy(max_epochs=1).fit(*iris)
     first, weights = clf.training_, clf.coef_
+    monkeypatch.chdir(tmp_path)
     clf.fit(*iris)
     assert first["sent_row_bytes"] > 0 and clf.training_["sent_row_bytes"] == 0
     assert clf.training_["sent_key_bytes"] == 0
