@@ -61,6 +61,7 @@ class Fit:
             assert self.process.returncode == -signal.SIGKILL
         else:
             assert self.process.returncode == 3, (out, err)
+            assert "stopping: " in err
             assert "continues where it stopped" in out and "continues where it stopped" in err
 
     def go_on(self):
