@@ -11,7 +11,9 @@ from conftest import TOY, jobs, run_python, toy
 from hetal import errors
 
 TRAIN = """
-import sys, json
+import sys, json, signal
+# A shell that starts the tests in the background lets them ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from sklearn.datasets import load_iris
 from hetal import HetalClassifier
 params = json.loads(sys.argv[1])
