@@ -79,7 +79,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
         ``check_every`` is the number of iterations between two checks of the validation rows, 4 by
         default; a training takes at most 200 checks, each of which tells the server two bits.
-        ``patience`` is the number of checks without improvement before training stops; 3 by default.
+        ``patience`` is the number of checks without improvement before training stops.
     alpha : float, optional
         The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.
         It is ``1 / (C * n_samples)`` for scikit-learn's ``C``. By default it follows from the rows;
@@ -98,7 +98,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         balanced weights do.
     validation_fraction : float, optional
         The share of the rows of each class that is set aside for checks. By default one row in
-        16, and at least 32; of fewer than 256 rows none are, and the training rows are judged.
+        16, and at least 32; of fewer than 512 rows none are, and the training rows are judged.
     verify : bool, default=False
         Repeat the training without encryption on this machine and compare: a server that computed
         something else is found.

@@ -47,8 +47,8 @@ def class_weights(
     weights: Mapping[Any, float] | str | None, classes: NDArray[Any], y: NDArray[Any]
 ) -> str | list[float] | None:
     """Weights of classes: none, the word balanced, or one for each class."""
-    if weights is None or weights == "balanced":
-        return weights  # type: ignore[return-value]
+    if weights is None or isinstance(weights, str) and weights == "balanced":
+        return weights
     if not isinstance(weights, Mapping):
         raise InvalidInput(f"class_weight is {weights!r}, must be a dict, 'balanced' or None")
     by_class: list[float] = compute_class_weight(dict(weights), classes=classes, y=y).tolist()

@@ -28,6 +28,7 @@ _LINES = {
     "restarted": "the job failed meanwhile ({text}): starting a new one with the same rows",
     "abandoned": "the record of a training was lost; its job is {text}",
     "outliers": "{text} rows are too long for the encrypted circuit: they are classified on this machine",
+    "stopping": "stopping: the step in progress ends first",
     "checking": "computing the plaintext reference: the same training on this machine, without encryption",
 }
 _VERDICTS = {

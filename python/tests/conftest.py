@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from pathlib import Path
 
@@ -147,6 +149,99 @@ def own_server(tmp_path):
     running = Server(tmp_path / "server")
     yield running
     running.stop()
+
+
+def jobs(server, project, tenant="ann"):
+    """The jobs of a tenant on the server."""
+    params = server.params(tenant)
+    text = hetal(
+        "jobs", "--json", "--dir", project, "--server", params["server"], "--authority", params["authority"],
+        "--token-file", params["token_file"],
+    )
+    return json.loads(text)
+
+
+class Line:
+    """What lies between a client and a server: it counts the bytes to the server, and can stall."""
+
+    def __init__(self, port):
+        self.port = port
+        self.sent = 0
+        self.limit = None
+        self.stalled = threading.Event()
+        self.changed = threading.Condition()
+        self.ends = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"localhost:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stall_at(self, limit):
+        """Lets no byte after this many through to the server; all of them without a limit."""
+        with self.changed:
+            self.limit = limit
+            self.stalled.clear()
+            self.changed.notify_all()
+
+    def cut(self):
+        """Ends all connections. New ones are possible."""
+        with self.changed:
+            ends, self.ends = self.ends, []
+            self.changed.notify_all()
+        for end in ends:
+            close(end)
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.port))
+            except OSError:
+                client.close()
+                continue
+            with self.changed:
+                self.ends += [client, server]
+            for way in ((client, server, True), (server, client, False)):
+                threading.Thread(target=self._carry, args=way, daemon=True).start()
+
+    def _carry(self, source, target, to_server):
+        try:
+            while data := source.recv(1 << 14):
+                if to_server and not self._allow(source, len(data)):
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        close(source)
+        close(target)
+
+    def _allow(self, source, count):
+        """Waits while the line is stalled. Returns whether the connection is still wanted."""
+        with self.changed:
+            while source in self.ends and self.limit is not None and self.sent + count > self.limit:
+                self.stalled.set()
+                self.changed.wait()
+            self.sent += count if source in self.ends else 0
+            return source in self.ends
+
+
+def close(end):
+    """Ends a connection, and the calls that wait for it."""
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()
+
+
+@pytest.fixture
+def line(own_server):
+    made = Line(own_server.port)
+    yield made
+    made.listener.close()
+    made.cut()
 
 
 def run_python(source, *arguments, **options):

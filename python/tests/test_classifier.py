@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import TOY, toy
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -73,9 +74,11 @@ def test_labels_of_every_type(iris, labels):
         np.testing.assert_allclose(clf.predict_proba(X)[:, 1], 1 / (1 + np.exp(-scores)))
 
 
-def test_a_second_fit_sends_no_row_twice(iris, home):
+def test_a_second_fit_sends_no_row_twice(iris, home, tmp_path, monkeypatch):
+    """From another folder as well: the default project folder does not move."""
     clf = toy(max_epochs=1).fit(*iris)
     first, weights = clf.training_, clf.coef_
+    monkeypatch.chdir(tmp_path)
     clf.fit(*iris)
     assert first["sent_row_bytes"] > 0 and clf.training_["sent_row_bytes"] == 0
     assert clf.training_["sent_key_bytes"] == 0
@@ -126,6 +129,13 @@ def test_pipeline_search_and_cross_validation(iris):
     search = GridSearchCV(model, {"hetalclassifier__learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.5
     assert set(search.cv_results_["param_hetalclassifier__learning_rate"].tolist()) == {0.01, 1.0}
+
+
+def test_calibration(iris):
+    X, y = iris
+    model = CalibratedClassifierCV(toy(max_epochs=1), cv=2).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert model.score(X, y) > 0.6
 
 
 def test_two_processes_share_a_project(iris):

@@ -1,6 +1,5 @@
 """scikit-learn's own checks of estimators, at the insecure set."""
 
-import pytest
 from conftest import toy
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -16,8 +15,9 @@ def expected_failures(estimator):
     return EXPECTED_FAILURES
 
 
+# Strict: a check that passes after all must leave the list.
 @parametrize_with_checks(
-    [toy(max_epochs=8, patience=8, batch_size=256)], expected_failed_checks=expected_failures
+    [toy(max_epochs=8, patience=8, batch_size=256)], expected_failed_checks=expected_failures, xfail_strict=True
 )
 def test_estimator(estimator, check, home):
     check(estimator)
@@ -26,5 +26,3 @@ def test_estimator(estimator, check, home):
 def test_the_list_is_short():
     assert len(EXPECTED_FAILURES) <= 2
 
-
-assert pytest

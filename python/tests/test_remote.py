@@ -1,30 +1,16 @@
-"""Servers in other processes: tenants, threads, interruptions, and the program hetal."""
+"""Servers in other processes: tenants, threads, certificates, and the program hetal."""
 
 import datetime
 import json
-import os
-import signal
 import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
-from conftest import TOY, hetal, program, run_python, toy
-from sklearn.datasets import load_iris
+from conftest import TOY, hetal, jobs, program, toy
 
-from hetal import HetalClassifier, errors
-
-
-def jobs(server, project, tenant="ann"):
-    """The jobs of a tenant on the server."""
-    params = server.params(tenant)
-    text = hetal(
-        "jobs", "--json", "--dir", project, "--server", params["server"], "--authority", params["authority"],
-        "--token-file", params["token_file"],
-    )
-    return json.loads(text)
+from hetal import Callback, HetalClassifier, errors
 
 
 def test_two_tenants_see_only_their_own(server, iris, tmp_path):
@@ -42,22 +28,45 @@ def test_two_tenants_see_only_their_own(server, iris, tmp_path):
 
 
 def test_two_threads_train_at_once(server, iris, tmp_path):
+    """Each thread's epochs begin before the other's end, and a third thread counts on meanwhile."""
     X, y = iris
-    spans, failures = {}, []
+    both_begin, done = threading.Barrier(2, timeout=120), threading.Event()
+    times, failures, counted = {}, [], [0]
+
+    class Follow(Callback):
+        def on_begin(self, training):
+            both_begin.wait()
+
+        def on_epoch(self, epoch):
+            times.setdefault(training_of(threading.get_ident()), []).append(time.monotonic())
+
+    names = {}
+
+    def training_of(thread):
+        return names[thread]
 
     def train(name):
-        start = time.monotonic()
+        names[threading.get_ident()] = name
         try:
-            toy(max_epochs=2, project=tmp_path / name, **server.params()).fit(X, y)
+            toy(max_epochs=6, patience=6, project=tmp_path / name, callbacks=Follow(), **server.params()).fit(X, y)
         except BaseException as error:
             failures.append(error)
-        spans[name] = (start, time.monotonic())
+
+    def count():
+        while not done.wait(0.001):
+            counted[0] += 1
 
     threads = [threading.Thread(target=train, args=(name,)) for name in ("one", "two")]
-    [thread.start() for thread in threads]
+    counter = threading.Thread(target=count)
+    [thread.start() for thread in [counter, *threads]]
+    start = time.monotonic()
     [thread.join() for thread in threads]
+    seconds = time.monotonic() - start
+    done.set()
+    counter.join()
     assert not failures
-    assert max(start for start, _ in spans.values()) < min(end for _, end in spans.values())
+    assert max(epochs[0] for epochs in times.values()) < min(epochs[-1] for epochs in times.values()), times
+    assert counted[0] > 20 * seconds
 
 
 def test_wrong_credentials(server, iris, tmp_path):
@@ -177,117 +186,6 @@ def test_a_project_of_the_program_serves_python(server, iris, tmp_path):
     assert again.server_ == params["server"] and (tmp_path / "p" / "secret.key").read_bytes() == key
 
 
-TRAIN = """
-import sys, json
-from sklearn.datasets import load_iris
-from hetal import HetalClassifier
-params = json.loads(sys.argv[1])
-X, y = load_iris(return_X_y=True)
-def seen(epoch):
-    print("epoch", epoch["epoch"], flush=True)
-clf = HetalClassifier(callbacks=seen, **params)
-try:
-    clf.fit(X, y)
-except KeyboardInterrupt as interrupt:
-    print("interrupted", interrupt, flush=True)
-    sys.exit(3)
-print("done", json.dumps([clf.training_["sent_key_bytes"], clf.training_["sent_row_bytes"], len(clf.history_),
-    clf.training_["key_bytes"], clf.training_["row_bytes"]]), clf.score(X, y), flush=True)
-"""
-
-
-def start(params):
-    return run_python(TRAIN, json.dumps(params, default=str), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def wait_for(stream, word):
-    for line in stream:
-        if word in line:
-            return line
-    pytest.fail(f"no line with {word!r}")
-
-
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
-@pytest.mark.parametrize("when", ["upload", "training"])
-def test_an_interrupted_fit_goes_on(own_server, tmp_path, when, kill):
-    params = {
-        "param_set": TOY, "project": str(tmp_path / "p"), "max_epochs": 4, "patience": 4, "batch_size": 32, "verbose": 1,
-        **own_server.params(),
-    }
-    process = start(params)
-    if when == "upload":
-        # Rows are encrypted when the record is there, and then they are sent.
-        records = tmp_path / "p" / "jobs"
-        deadline = time.monotonic() + 120
-        while not list(records.glob("*/job.json")) and time.monotonic() < deadline:
-            time.sleep(0.001)
-    else:
-        wait_for(process.stdout, "epoch 1")
-    encrypted = {path: path.read_bytes() for path in (tmp_path / "p" / "jobs").glob("*/*.ct") if "batch" in path.name}
-    assert encrypted
-    process.send_signal(kill)
-    out, err = process.communicate(timeout=60)
-    if kill == signal.SIGINT:
-        assert process.returncode == 3, (out, err)
-        assert "continues where it stopped" in out and "continues where it stopped" in err
-    else:
-        assert process.returncode == -signal.SIGKILL
-    process = start(params)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "going on with training" in err
-    key_sent, row_sent, epochs, keys, rows = json.loads(out[out.index("["):out.index("]") + 1])
-    # All runs together sent everything once.
-    assert (row_sent <= rows and key_sent <= keys), (row_sent, rows, key_sent, keys)
-    after = {path: path.read_bytes() for path in encrypted}
-    assert after == encrypted, "nothing was encrypted again"
-    assert len(jobs(own_server, tmp_path / "p")) == 1
-    assert epochs >= 4
-    del when
-
-
-def test_a_local_fit_goes_on_after_a_kill(tmp_path):
-    params = {"param_set": TOY, "project": str(tmp_path / "p"), "max_epochs": 4, "patience": 4, "batch_size": 32}
-    process = start(params)
-    wait_for(process.stdout, "epoch 2")
-    process.kill()
-    process.communicate(timeout=60)
-    out, err = start(params).communicate(timeout=300)
-    assert "going on with training" in err, err
-    assert "epoch 1\n" not in out and "done" in out, out
-
-
-def test_a_lost_server_is_waited_for(own_server, iris, tmp_path):
-    """The server dies in the middle of a training and comes back: the training goes on."""
-    restarted = []
-
-    def lose(epoch):
-        if epoch["epoch"] == 1:
-            own_server.stop(kill=True)
-            timer = threading.Timer(1, own_server.start)
-            timer.start()
-            restarted.append(timer)
-
-    clf = toy(project=tmp_path / "p", max_epochs=3, callbacks=lose, **own_server.params()).fit(*iris)
-    assert restarted and len(clf.history_) >= 3
-
-
-def test_an_interrupted_training_is_not_lost_unasked(server, iris, tmp_path):
-    X, y = iris
-
-    def stop(epoch):
-        raise KeyboardInterrupt
-
-    clf = toy(project=tmp_path / "p", name="mine", max_epochs=3, callbacks=stop, **server.params())
-    with pytest.raises(KeyboardInterrupt):
-        clf.fit(X, y)
-    other = toy(project=tmp_path / "p", name="mine", max_epochs=1, **server.params())
-    with pytest.raises(errors.ProjectError, match="replace=True"):
-        other.fit(X[:90], y[:90])
-    other.set_params(replace=True).fit(X[:90], y[:90])
-    assert other.n_features_in_ == 4
-
-
 def test_the_program_is_in_the_wheel():
     assert "hetal" in hetal("--version")
     wrong = subprocess.run([program("hetal"), "nonsense"], capture_output=True, text=True)
@@ -295,5 +193,3 @@ def test_the_program_is_in_the_wheel():
     failed = subprocess.run([program("hetal"), "predict", "--dir", "/nowhere", "--features", "x"], capture_output=True)
     assert failed.returncode == 1
 
-
-assert load_iris and os and sys

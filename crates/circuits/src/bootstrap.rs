@@ -32,16 +32,16 @@ pub mod lift;
 mod periodic;
 
 use crate::{Error, Result};
-pub use bounds::Bounds;
+pub use bounds::BootstrapBounds;
 pub use dft::BsgsSplit;
-use dft::Shape;
+use dft::DftShape;
 use eval_mod::Exponential;
 use hetal_ckks::{
     Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LiftForm, LinearTransform, Params, ParamsLiteral,
     Plaintext,
 };
 pub use keys::{keys, keys_with_split, sparse_keys};
-use layout::Layout;
+use layout::BootstrapLayout;
 use periodic::Periodic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -140,14 +140,14 @@ struct Fold<B: Backend> {
 
 impl<B: Backend> Bootstrapper<B> {
     /// Encodes the matrices for the given bounds of messages. Without bounds nothing is encoded.
-    pub fn new(evaluator: &Evaluator<B>, bounds: impl Into<Bounds>) -> Result<Self> {
+    pub fn new(evaluator: &Evaluator<B>, bounds: impl Into<BootstrapBounds>) -> Result<Self> {
         Self::with_split(evaluator, bounds, BsgsSplit::default())
     }
 
     /// [`Bootstrapper::new`] with another split of the rotations. It needs the keys of
     /// [`keys_with_split`].
-    pub fn with_split(evaluator: &Evaluator<B>, bounds: impl Into<Bounds>, split: BsgsSplit) -> Result<Self> {
-        let (bounds, layout) = (bounds.into(), Layout::full(evaluator.params(), split));
+    pub fn with_split(evaluator: &Evaluator<B>, bounds: impl Into<BootstrapBounds>, split: BsgsSplit) -> Result<Self> {
+        let (bounds, layout) = (bounds.into(), BootstrapLayout::full(evaluator.params(), split));
         if !bounds.is_empty() {
             return Self::with_layout(evaluator, &layout, &bounds);
         }
@@ -168,10 +168,10 @@ impl<B: Backend> Bootstrapper<B> {
     /// For vectors that repeat after `slots` slots. [`Bootstrapper::level`] gives the level of the
     /// results.
     pub fn sparse(evaluator: &Evaluator<B>, slots: usize, log_bounds: &[u32]) -> Result<Self> {
-        Self::with_layout(evaluator, &Layout::sparse(evaluator.params(), slots)?, &log_bounds.into())
+        Self::with_layout(evaluator, &BootstrapLayout::sparse(evaluator.params(), slots)?, &log_bounds.into())
     }
 
-    fn with_layout(evaluator: &Evaluator<B>, layout: &Layout, bounds: &Bounds) -> Result<Self> {
+    fn with_layout(evaluator: &Evaluator<B>, layout: &BootstrapLayout, bounds: &BootstrapBounds) -> Result<Self> {
         let params = evaluator.params();
         let literal = params.literal();
         if let Some(log_bound) = bounds.largest().filter(|&b| b > LARGEST_LOG_BOUND) {
@@ -190,7 +190,7 @@ impl<B: Backend> Bootstrapper<B> {
         let stages = layout.to_slots.len();
         let log_weights: f64 = layout.to_slots.iter().map(|(shape, _)| shape.log_weight()).sum();
         let log_factor = libm::log2(0.5 / f64::from(literal.eval_mod.k) / terms) - log_weights;
-        let factor = |shape: &Shape| libm::exp2(log_factor / stages as f64 + shape.log_weight());
+        let factor = |shape: &DftShape| libm::exp2(log_factor / stages as f64 + shape.log_weight());
         let to_slots = layout
             .to_slots
             .iter()
@@ -491,7 +491,7 @@ impl<B: Backend> Bootstrapper<B> {
 }
 
 impl<B: Backend> Fold<B> {
-    fn new(evaluator: &Evaluator<B>, layout: &Layout) -> Result<Self> {
+    fn new(evaluator: &Evaluator<B>, layout: &BootstrapLayout) -> Result<Self> {
         let params = evaluator.params();
         let limbs = layout.after_exponential(params);
         // The exponential ends at the scale of the top level.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::bootstrap::{self, Bounds, BsgsSplit};
+use hetal_circuits::bootstrap::{self, BootstrapBounds, BsgsSplit};
 use hetal_circuits::{Bootstrapper, Error};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
@@ -131,7 +131,7 @@ fn real_vectors_that_repeat_need_no_keys_of_their_own() {
     for split in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
         let (client, keys) = client_with(|client| bootstrap::keys_with_split(&client.params, split));
         let periodic = PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]).collect();
-        let bounds = Bounds { periodic, ..Bounds::from(&[0, 3]) };
+        let bounds = BootstrapBounds { periodic, ..BootstrapBounds::from(&[0, 3]) };
         let bootstrapper = Bootstrapper::with_split(&client.evaluator, &bounds, split).unwrap();
         let random = complex_vector(client.params.slots(), 12);
         for (period, log_bound) in PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]) {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::bootstrap::Bounds;
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::clear::Clear;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::polynomial::{self, Polynomial, PolynomialBasis};
@@ -104,7 +104,7 @@ fn encrypted_and_plain_engines_agree_on_everything() {
     let mut keys = EvaluationKeys::default();
     // Vectors that repeat are bootstrapped with the keys of any bootstrap.
     assert_eq!(needs.bounds.periodic, [(256, 1)].into());
-    let whole = KeyRequirements { bounds: Bounds::from(&[0]), ..needs.clone() };
+    let whole = KeyRequirements { bounds: BootstrapBounds::from(&[0]), ..needs.clone() };
     assert_eq!(encrypted::keys(&client.params, &needs), encrypted::keys(&client.params, &whole));
     client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
     let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_circuits::Bootstrapper;
-use hetal_circuits::bootstrap::{self, Bounds, lift};
+use hetal_circuits::bootstrap::{self, BootstrapBounds, lift};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, LiftForm};
 use hetal_ring::{Isa, RnsRing};
@@ -68,7 +68,7 @@ fn answers(isa: Isa) -> Vec<(&'static str, String)> {
     let mut set = Vec::new();
     bytes::write_key_set(&codec, &keys, &mut set).unwrap();
     out.push(("bootstrapping keys", digest(&set)));
-    let bounds = Bounds { periodic: [(256, 0)].into(), ..Bounds::from(&[0]) };
+    let bounds = BootstrapBounds { periodic: [(256, 0)].into(), ..BootstrapBounds::from(&[0]) };
     let bootstrapper = Bootstrapper::new(evaluator, &bounds).unwrap();
     let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
     add(&mut out, &client, "bootstrap", &fresh);

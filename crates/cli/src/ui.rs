@@ -1,5 +1,6 @@
 //! The user interface: progress, formats, output.
 
+pub mod events;
 pub mod format;
 pub mod interrupt;
 pub mod live;

@@ -25,6 +25,11 @@ fn table(rows: usize) -> String {
 
 /// Trains on a server in this process, which need not live longer. Returns the result.
 fn train(folder: &Path, dir: &str, more: &[&str]) -> Value {
+    train_with_events(folder, dir, more).0
+}
+
+/// The same, with what was written to standard error.
+fn train_with_events(folder: &Path, dir: &str, more: &[&str]) -> (Value, String) {
     let server = Server::start(folder);
     let features = folder.join("train.csv");
     std::fs::write(&features, table(300)).unwrap();
@@ -33,7 +38,11 @@ fn train(folder: &Path, dir: &str, more: &[&str]) -> Value {
     let arguments = ["train", "--json", "--verify", "--dir", dir, "--set", SET, "--features", text(&features)];
     let rest =
         ["--label-column", "kind", "--epochs", "3", "--batch", "64", "--check-every", "1", "--verdict-delay-ms", "0"];
-    json(&[&arguments[..], &rest, &server, more].concat())
+    let output = hetal(&[&arguments[..], &rest, &server, more].concat());
+    let events = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{events}");
+    // One object, and nothing else.
+    (serde_json::from_slice(&output.stdout).unwrap(), events)
 }
 
 fn mode(path: &Path) -> u32 {
@@ -105,6 +114,43 @@ fn a_training_ends_with_a_report() {
 
     let error = error(&["report", "wolves", "--dir", dir]);
     assert!(error.contains("wolves"), "{error}");
+}
+
+/// Progress is JSON lines: phases, uploads and checks, with the fields and digits of the record.
+#[test]
+fn events_tell_what_the_record_tells() {
+    let folder = TempDir::new();
+    let project = folder.path().join("project");
+    let dir = text(&project);
+    let (trained, written) = train_with_events(folder.path(), dir, &["--name", "birds"]);
+    let record = json(&["report", "birds", "--dir", dir, "--json"]);
+    let lines: Vec<Value> =
+        written.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The other lines warn of the parameter set and of permissions.
+    let others = written.lines().filter(|line| !line.starts_with('{'));
+    assert!(others.map(str::to_lowercase).all(|line| line.starts_with("warning: ")), "{written}");
+    assert_eq!((&lines[0]["event"], &lines[0]["version"]), (&"begin".into(), &1.into()));
+    let of = |kind: &str| lines.iter().filter(|line| line["event"] == kind).collect::<Vec<_>>();
+
+    let (checks, recorded) = (of("check"), record["checks"].as_array().unwrap());
+    assert_eq!(checks.len(), recorded.len());
+    for (check, recorded) in checks.iter().zip(recorded) {
+        for field in ["number", "verdict", "accepted", "loss", "accuracy", "largest_logit"] {
+            assert_eq!(check[field], recorded[field], "{field}");
+        }
+    }
+    let phases = of("phase");
+    let names: Vec<&Value> = record["phases"].as_array().unwrap().iter().map(|phase| &phase["name"]).collect();
+    assert!(names.iter().all(|name| phases.iter().any(|phase| phase["phase"] == **name)), "{written}");
+    assert!(phases.iter().all(|phase| names.contains(&&phase["phase"])), "{written}");
+    for (name, bytes) in [("sending keys", "sent_key_bytes"), ("sending rows", "sent_row_bytes")] {
+        let sent = phases.iter().rfind(|phase| phase["phase"] == name).unwrap();
+        assert_eq!((&sent["done"], &sent["total"], &sent["unit"]), (&trained[bytes], &trained[bytes], &"bytes".into()));
+    }
+    assert_eq!(of("engine")[0]["engine"], record["server"]["engine"]);
+    assert!(of("note").iter().any(|note| note["text"].as_str().unwrap().contains("300 rows")), "{written}");
+    let seconds: Vec<f64> = lines[1..].iter().map(|line| line["seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.is_sorted(), "{seconds:?}");
 }
 
 #[test]

@@ -121,6 +121,7 @@ fn a_model_finds_its_columns_by_name() {
     assert!(refused(&all, &["--remote"]).contains("rows 1, 2: beyond 2 times the longest"));
 
     names_and_probabilities(folder.path(), dir);
+    lost_keys_are_sent_again(folder.path(), dir, features);
     jobs_uploads_and_models(dir);
 
     // A model file of an earlier version has no names: columns are taken in their order, and that
@@ -162,6 +163,32 @@ fn names_and_probabilities(folder: &Path, dir: &str) {
     assert_eq!(report["predictions"][0]["probabilities"].as_array().unwrap().len(), 2);
     let unknown = error(&[&words[..7], &["--id-column", "name"]].concat());
     assert!(unknown.contains("column name not found; the file contains: customer, a, b, c, d, kind"), "{unknown}");
+}
+
+/// A server whose disk lost a key set gets it again; if the owner lost it, too, that is said with
+/// what to do.
+fn lost_keys_are_sent_again(folder: &Path, dir: &str, features: &str) {
+    let predict = ["predict", "--json", "--dir", dir, "--features", features, "--label-column", "kind", "--remote"];
+    let keys = files(&folder.join("server")).into_iter().max_by_key(|file| file.metadata().unwrap().len()).unwrap();
+    let (there, size) = (classes(&json(&predict)), keys.metadata().unwrap().len());
+    std::fs::remove_file(&keys).unwrap();
+    assert_eq!(classes(&json(&predict)), there);
+    std::fs::remove_file(&keys).unwrap();
+    let own: Vec<PathBuf> =
+        files(Path::new(dir)).into_iter().filter(|file| file.metadata().unwrap().len() == size).collect();
+    assert_eq!(own.len(), 1, "{own:?}");
+    let kept = std::fs::read(&own[0]).unwrap();
+    std::fs::remove_file(&own[0]).unwrap();
+    let said = error(&predict);
+    assert!(said.contains("the key set of model model is missing on") && said.contains("without --remote"), "{said}");
+    std::fs::write(&own[0], kept).unwrap();
+    assert_eq!(classes(&json(&predict)), there);
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// An owner sees what he has on the server and in his project, and frees what no job uses.

@@ -242,6 +242,17 @@ pub enum Error {
         /// The names of the other trainings.
         trainings: String,
     },
+    /// The key set of a model is lost, here and on the server.
+    #[error(
+        "the key set of model {model} is missing on {server} and in this project: put the file back from a backup of \
+         the folder, predict without --remote, or train the model again"
+    )]
+    KeysOfModelLost {
+        /// The model.
+        model: String,
+        /// The server.
+        server: String,
+    },
     /// The server does not know the job that trained a model.
     #[error(
         "{server} does not know the job of model {model}, which was trained on {trained_on}: give --server \

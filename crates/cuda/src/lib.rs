@@ -20,6 +20,7 @@ pub use backend::{CudaBackend, CudaDigits, CudaPoly, CudaRoutine, Graphs};
 pub use device::KernelTime;
 pub use error::{Error, Result};
 pub use ffi::driver::cards;
+pub use ffi::nvml::{CardState, card_state};
 pub use source::Arithmetic;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::ffi::emulator::is_present;
 use crate::memory::CHUNK;
 use crate::selftest::{Ring, compare, probe};
 use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
-use hetal_circuits::bootstrap::{self, Bounds};
+use hetal_circuits::bootstrap::{self, BootstrapBounds};
 use hetal_circuits::{Bootstrapper, Encrypted, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
@@ -102,8 +102,8 @@ fn bootstraps<B: Backend>(
 }
 
 /// The bounds of [`bootstraps`].
-fn bounds() -> Bounds {
-    Bounds { periodic: [(256, 0)].into(), ..Bounds::from(&[0, 3]) }
+fn bounds() -> BootstrapBounds {
+    BootstrapBounds { periodic: [(256, 0)].into(), ..BootstrapBounds::from(&[0, 3]) }
 }
 
 /// Kernel by kernel the first time, recorded and replayed the second, replayed from then on.

@@ -299,7 +299,7 @@ measured in that run.
         let without_momentum = Agreement { rate: *rate, momentum: Momentum::None, max_epochs: SGD_EPOCHS, ..agreement };
         let sgd = train_plain(&data.normalised(*row_norm)?, &without_momentum)?;
         for (momentum, result) in [("nesterov", nesterov), ("sgd", &sgd)] {
-            objects.push(json!({ "momentum": momentum, "epochs": result.epochs, "ranges": result.ranges }));
+            objects.push(json!({ "momentum": momentum, "epochs": result.checks, "ranges": result.ranges }));
         }
         Ok(objects)
     }

@@ -61,6 +61,11 @@ impl DataSplits {
         })
     }
 
+    /// Whether the training rows are the validation rows too.
+    pub fn validates_on_training_rows(&self) -> bool {
+        self.train == self.validation
+    }
+
     /// The agreement that a client with the benchmark's wishes reaches with a default server.
     pub fn agreement(&self, wishes: &Wishes) -> Result<Agreement> {
         let ours = self.preset.wishes();
@@ -78,15 +83,15 @@ impl DataSplits {
 /// The result of a training.
 #[derive(Clone, Debug)]
 pub struct TrainingResult {
-    /// The weights after the best epoch.
+    /// The weights of the best check.
     pub weights: Matrix,
-    /// The best epoch, counted from 1.
-    pub best_epoch: usize,
-    /// The number of epochs.
-    pub epochs: usize,
-    /// The validation loss after the best epoch.
+    /// The best check, counted from 1.
+    pub best_check: usize,
+    /// The number of checks.
+    pub checks: usize,
+    /// The validation loss of the best check.
     pub loss: f64,
-    /// The validation accuracy after the best epoch.
+    /// The validation accuracy of the best check.
     pub validation_accuracy: f64,
     /// Whether a logit came too close to the end of the softmax's range.
     pub left_range: bool,
@@ -99,23 +104,26 @@ pub fn train_plain(splits: &DataSplits, agreement: &Agreement) -> Result<Trainin
     let (train, validation) = (&splits.train, &splits.validation);
     let initial = initial_weights(train.classes(), train.features().columns(), agreement.seed);
     let mut reference = ReferenceModel::new(initial.clone(), agreement.momentum);
-    let mut stopping = EarlyStopping::new(agreement, initial);
-    for _ in 0..agreement.max_epochs {
-        for r in train.batches(agreement.batch)? {
+    let mut stopping = EarlyStopping::new(splits, agreement, initial);
+    let batches = train.batches(agreement.batch)?;
+    let iterations_until = |check| agreement.iterations_until(check, batches.len());
+    for check in 1..=agreement.checks(batches.len()) {
+        for iteration in iterations_until(check - 1)..iterations_until(check) {
+            let r = batches[iteration % batches.len()].clone();
             let (x, labels) = (train.features().slice(r.clone()), &train.labels()[r]);
             let size = StepSize { rate: agreement.rate, alpha: agreement.alpha };
             stopping.result.ranges.push(reference.step(&x, labels, size, softmax::exact)?);
         }
         reference.prepare_for_judgement();
         let logits = reference::logits(validation.features(), reference.weights())?;
-        if stopping.end_epoch(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {
+        if stopping.judge(&logits, validation, || Ok(reference.weights().clone()))? == Verdict::Stop {
             break;
         }
     }
     Ok(stopping.result)
 }
 
-/// The client's side of a training: judges each epoch and keeps the best weights.
+/// The client's side of a training: judges each check and keeps the best weights.
 pub struct EarlyStopping {
     judge: Judge,
     range: f64,
@@ -124,22 +132,24 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// The state before the first epoch.
-    pub fn new(agreement: &Agreement, weights: Matrix) -> Self {
+    /// The state before the first check.
+    pub fn new(splits: &DataSplits, agreement: &Agreement, weights: Matrix) -> Self {
         let result = TrainingResult {
             weights,
-            best_epoch: 0,
-            epochs: 0,
+            best_check: 0,
+            checks: 0,
             loss: f64::INFINITY,
             validation_accuracy: 0.0,
             left_range: false,
             ranges: Vec::new(),
         };
-        Self { judge: Judge::new(agreement.patience, agreement.range, 0), range: agreement.range, result }
+        let judge = Judge::new(agreement.patience, agreement.range, 0);
+        let judge = if splits.validates_on_training_rows() { judge.until_settled() } else { judge };
+        Self { judge, range: agreement.range, result }
     }
 
-    /// Judges an epoch by its validation logits. Calls `weights` if the epoch is the best so far.
-    pub fn end_epoch(
+    /// Judges a check by its validation logits. Calls `weights` if the check is the best so far.
+    pub fn judge(
         &mut self,
         logits: &Matrix,
         rows: &LabelledMatrix,
@@ -147,11 +157,11 @@ impl EarlyStopping {
     ) -> Result<Verdict> {
         let judgement = self.judge.judge(logits, rows.labels())?;
         let result = &mut self.result;
-        result.epochs += 1;
+        result.checks += 1;
         result.left_range |= judgement.largest > NEAR_THE_END * self.range;
-        if self.judge.best_check() == Some(result.epochs) {
+        if self.judge.best_check() == Some(result.checks) {
             result.weights = weights()?;
-            result.best_epoch = result.epochs;
+            result.best_check = result.checks;
             (result.loss, result.validation_accuracy) = (judgement.loss, judgement.accuracy);
         }
         Ok(judgement.verdict)
@@ -188,8 +198,8 @@ impl GridSearch {
                 "rate": trial.rate,
                 "validation_loss": trial.result.loss,
                 "validation_accuracy": trial.result.validation_accuracy,
-                "best_epoch": trial.result.best_epoch,
-                "epochs": trial.result.epochs,
+                "best_epoch": trial.result.best_check,
+                "epochs": trial.result.checks,
                 "left_range": trial.result.left_range,
                 "chosen": n == self.best,
             })

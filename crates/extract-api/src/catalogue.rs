@@ -27,7 +27,7 @@ impl NetworkKind {
 
 /// A network with a short name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct KnownNetwork {
     /// The short name.
     pub name: &'static str,
     /// `owner/name` on the hub; none where there is no copy that this program reads.
@@ -64,8 +64,8 @@ const SENTENCE_FILES: &[&str] = &[
 const PICTURE_FILES: &[&str] = &["config.json", "preprocessor_config.json", "model.safetensors"];
 
 /// All of them.
-pub const NETWORKS: [Network; 6] = [
-    Network {
+pub const NETWORKS: [KnownNetwork; 6] = [
+    KnownNetwork {
         name: "all-mpnet-base-v2",
         hub: Some("sentence-transformers/all-mpnet-base-v2"),
         kind: NetworkKind::Sentences,
@@ -77,7 +77,7 @@ pub const NETWORKS: [Network; 6] = [
         files: SENTENCE_FILES,
         note: "English sentences; made the features of `hetal demo`",
     },
-    Network {
+    KnownNetwork {
         name: "paraphrase-mpnet-base-v2",
         hub: Some("sentence-transformers/paraphrase-mpnet-base-v2"),
         kind: NetworkKind::Sentences,
@@ -89,7 +89,7 @@ pub const NETWORKS: [Network; 6] = [
         files: SENTENCE_FILES,
         note: "English sentences; the paper's MPNet-Base has its size",
     },
-    Network {
+    KnownNetwork {
         name: "all-MiniLM-L6-v2",
         hub: Some("sentence-transformers/all-MiniLM-L6-v2"),
         kind: NetworkKind::Sentences,
@@ -101,7 +101,7 @@ pub const NETWORKS: [Network; 6] = [
         files: SENTENCE_FILES,
         note: "English sentences, smaller and faster",
     },
-    Network {
+    KnownNetwork {
         name: "vit-base",
         hub: Some("google/vit-base-patch16-224-in21k"),
         kind: NetworkKind::Pictures,
@@ -113,7 +113,7 @@ pub const NETWORKS: [Network; 6] = [
         files: PICTURE_FILES,
         note: "pictures; the paper's ViT-Base has its size",
     },
-    Network {
+    KnownNetwork {
         name: "vit-large",
         hub: Some("google/vit-large-patch32-384"),
         kind: NetworkKind::Pictures,
@@ -125,7 +125,7 @@ pub const NETWORKS: [Network; 6] = [
         files: PICTURE_FILES,
         note: "pictures; the paper's ViT-Large has its size",
     },
-    Network {
+    KnownNetwork {
         name: "efficientnet-lite0",
         hub: None,
         kind: NetworkKind::Pictures,
@@ -140,19 +140,20 @@ pub const NETWORKS: [Network; 6] = [
 ];
 
 /// The network of a short name, or of a name on the hub.
-pub fn find(name: &str) -> Option<&'static Network> {
+pub fn find(name: &str) -> Option<&'static KnownNetwork> {
     NETWORKS.iter().find(|network| network.name == name || network.hub == Some(name))
 }
 
 /// The files of a network on the hub at a revision, where they are known.
 pub fn files(hub: &str, revision: &str) -> Option<&'static [&'static str]> {
-    let here = |network: &&Network| network.hub == Some(hub) && network.revision == Some(revision);
+    let here = |network: &&KnownNetwork| network.hub == Some(hub) && network.revision == Some(revision);
     NETWORKS.iter().find(here).map(|network| network.files)
 }
 
 /// A line for each network, for `--help`.
 pub fn help() -> String {
-    let line = |network: &Network| format!("  {:26} {:>5} columns  {}", network.name, network.columns, network.note);
+    let line =
+        |network: &KnownNetwork| format!("  {:26} {:>5} columns  {}", network.name, network.columns, network.note);
     let lines: Vec<String> = NETWORKS.iter().map(line).collect();
     format!(
         "Networks with a short name (`hetal extract models` says more):\n{}\n\n\
@@ -163,7 +164,7 @@ pub fn help() -> String {
 
 /// The catalogue for people.
 pub fn text() -> String {
-    let one = |network: &Network| {
+    let one = |network: &KnownNetwork| {
         format!(
             "{}\n  reads {}, {} columns, {} MB, {}\n  {}\n  hub       {}\n  revision  {}\n  sha256    {}\n",
             network.name,
@@ -182,7 +183,7 @@ pub fn text() -> String {
 
 /// The catalogue as JSON.
 pub fn json() -> Value {
-    let one = |network: &Network| {
+    let one = |network: &KnownNetwork| {
         json!({
             "name": network.name,
             "hub": network.hub,

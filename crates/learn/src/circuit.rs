@@ -7,7 +7,7 @@ use crate::softmax::Constants;
 use crate::trainer::{self, Trainer};
 use crate::{Geometry, LevelPlan, Result, batches};
 use hetal_circuits::Engine;
-use hetal_circuits::bootstrap::Bounds;
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::clear::KeyRequirements;
 use std::ops::Range;
 
@@ -97,7 +97,7 @@ impl Circuit {
 
     /// The bounds of all bootstrapped values, as powers of two, for the keys of a circuit. With L2
     /// the weights are bootstrapped too.
-    pub fn bounds(keys: &KeyRequirements, alpha: f64) -> Bounds {
+    pub fn bounds(keys: &KeyRequirements, alpha: f64) -> BootstrapBounds {
         let mut bounds = keys.bounds.clone();
         bounds.full.extend((alpha != 0.0).then_some(LOG_WEIGHT_BOUND));
         bounds

@@ -39,6 +39,9 @@ pub const NEAR_THE_END: f64 = 0.8;
 /// The classes' logits sum to zero but for noise. A mean beyond this is not noise.
 pub const LARGEST_MEAN: f64 = 1.0;
 
+/// A loss that changes by less than this share of itself has settled.
+pub const SETTLED: f64 = 0.01;
+
 /// The client's assessment of a check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
@@ -65,12 +68,42 @@ pub struct Judge {
     /// Whether the range was widened since the last accepted check.
     #[serde(default)]
     widened: bool,
+    /// Of a training that ends when its loss settles: the check since which it has been within
+    /// [`SETTLED`] of its loss then.
+    #[serde(default, skip_serializing_if = "Settling::is_off")]
+    settling: Settling,
+}
+
+/// Whether a training ends when its loss settles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum Settling {
+    /// It ends when the loss no longer falls, and the check of the lowest loss is taken.
+    #[default]
+    Off,
+    /// It does, and no check was accepted yet.
+    Begun,
+    /// It does, and the loss has been about the same since a check.
+    Since(usize, f64),
+}
+
+impl Settling {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 impl Judge {
     /// A judge before the first check. It goes back at most `repeats` times in all.
     pub fn new(patience: usize, range: f64, repeats: usize) -> Self {
-        Self { patience, range, repeats_left: repeats, checks: 0, best: None, widened: false }
+        Self { patience, range, repeats_left: repeats, checks: 0, best: None, widened: false, settling: Settling::Off }
+    }
+
+    /// The judge of a training that validates its own rows. Their loss lacks the term of L2, so its
+    /// lowest value, through which momentum passes, is not the minimum that is sought. The training
+    /// ends when the loss has settled for `patience` checks, and the last check is taken.
+    #[must_use]
+    pub fn until_settled(self) -> Self {
+        Self { settling: Settling::Begun, ..self }
     }
 
     /// The number of accepted checks.
@@ -78,7 +111,8 @@ impl Judge {
         self.checks
     }
 
-    /// The accepted check with the lowest loss, counted from 1.
+    /// The accepted check that is taken, counted from 1: the one with the lowest loss, or the last
+    /// one of a training that ends when its loss settles.
     pub fn best_check(&self) -> Option<usize> {
         self.best.map(|(check, _)| check)
     }
@@ -120,6 +154,9 @@ impl Judge {
     fn accept(&mut self, loss: f64) -> Verdict {
         self.widened = false;
         self.checks += 1;
+        if !self.settling.is_off() {
+            return self.settle(loss);
+        }
         match self.best {
             Some((best, lowest)) if loss >= lowest || loss.is_nan() => {
                 if self.checks - best >= self.patience.max(1) {
@@ -130,6 +167,20 @@ impl Judge {
             }
             _ => {
                 self.best = Some((self.checks, loss));
+                Verdict::Continue
+            }
+        }
+    }
+
+    fn settle(&mut self, loss: f64) -> Verdict {
+        self.best = Some((self.checks, loss));
+        match self.settling {
+            // The comparison is false for NaN.
+            Settling::Since(since, then) if (loss - then).abs() <= SETTLED * then => {
+                if self.checks - since >= self.patience.max(1) { Verdict::Stop } else { Verdict::Continue }
+            }
+            _ => {
+                self.settling = Settling::Since(self.checks, loss);
                 Verdict::Continue
             }
         }
@@ -231,6 +282,31 @@ mod tests {
         expected.push(Verdict::Stop);
         assert_eq!(verdicts, expected);
         assert_eq!(judge.best_check(), Some(5));
+    }
+
+    /// On its own rows a training goes on through the lowest loss until nothing changes, and its
+    /// last check is taken.
+    #[test]
+    fn a_training_on_its_own_rows_ends_when_its_loss_settles() {
+        let mut judge = Judge::new(3, 128.0, 2).until_settled();
+        let mut stored = String::new();
+        // The loss falls, rises again, and stays: margins of equal size have equal losses.
+        for (epoch, m) in [1.0, 2.0, 3.0, 2.5, 2.2, 2.0, 2.0001, 1.9999, 2.0].into_iter().enumerate() {
+            let verdict = judge.judge(&margin(m), &[0]).unwrap().verdict;
+            assert_eq!(verdict, if epoch == 8 { Verdict::Stop } else { Verdict::Continue }, "epoch {}", epoch + 1);
+            assert_eq!(judge.best_check(), Some(epoch + 1));
+            stored = serde_json::to_string(&judge).unwrap();
+            assert_eq!(serde_json::from_str::<Judge>(&stored).unwrap(), judge);
+        }
+        assert!(stored.contains("settling"), "{stored}");
+        // A judge of an earlier version takes the lowest loss.
+        let plain = serde_json::to_string(&Judge::new(3, 128.0, 2)).unwrap();
+        assert!(!plain.contains("settling"), "{plain}");
+        assert_eq!(serde_json::from_str::<Judge>(&plain).unwrap(), Judge::new(3, 128.0, 2));
+        // Slow steps in one direction are no rest.
+        let mut judge = Judge::new(3, 128.0, 2).until_settled();
+        let falling = (0..40).map(|k| judge.judge(&margin(1.0 + 0.02 * f64::from(k)), &[0]).unwrap().verdict);
+        assert!(falling.into_iter().all(|verdict| verdict == Verdict::Continue));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use common::Random;
 use hetal_circuits::clear::{Ciphertext, OpKind};
 use hetal_circuits::{Clear, Engine};
 use hetal_learn::nesterov::{Momentum, StepSize};
-use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
+use hetal_learn::paper::counts::{Algorithm, Counts, ProductShape, SHAPES};
 use hetal_learn::paper::softmax::PaperSoftmax;
 use hetal_learn::paper::trainer::PaperBatch;
 use hetal_learn::paper::{BlockShape, Blocks, Branch, PaperTrainer, col_major, diag_abt, diag_atb, priv_gd, row_major};
@@ -35,7 +35,7 @@ fn product_of_transposed(a: &Matrix, b: &Matrix) -> Matrix {
 }
 
 /// Takes the books and compares them with the paper's corrected table.
-fn check_counts(engine: &Clear, algorithm: Algorithm, shape: Shape) {
+fn check_counts(engine: &Clear, algorithm: Algorithm, shape: ProductShape) {
     assert_eq!(Some(Counts::from(&engine.take_op_counts())), algorithm.printed(shape), "{algorithm:?} {shape:?}");
 }
 
@@ -78,7 +78,7 @@ fn large_products_cost_what_the_table_says() {
     SHAPES[4..].iter().copied().for_each(check_crockett);
 }
 
-fn check_crockett(shape: Shape) {
+fn check_crockett(shape: ProductShape) {
     let (a, b, c) = shape;
     let (engine, unit) = (Clear::new(32768, LEVEL), BlockShape::new(a, 32768 / a).unwrap());
     let mut random = Random(a as u64);

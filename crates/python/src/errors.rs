@@ -96,7 +96,7 @@ impl Error {
 }
 
 /// The words of the program `hetal`, and what they are in Python.
-const WORDS: [(&str, &str); 30] = [
+const WORDS: [(&str, &str); 33] = [
     ("give --token-file FILE, or --certificate and --certificate-key,", "give token_file or certificate,"),
     ("give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal", "give passphrase"),
     ("with --passphrase-file FILE, with HETAL_PASSPHRASE set, or in a terminal", "with passphrase"),
@@ -105,6 +105,8 @@ const WORDS: [(&str, &str); 30] = [
     ("--server HOST:PORT", "server"),
     ("--authority FILE", "authority"),
     ("--validation gives others", "validation_fraction sets others aside"),
+    ("choose some with --columns, or leave some out with --drop", "choose some of them"),
+    ("at --security", "at security"),
     ("--scale decides", "scale decides"),
     ("--scale standard", "scale=\"standard\""),
     ("--prior", "prior"),
@@ -130,9 +132,16 @@ const WORDS: [(&str, &str); 30] = [
     ("run the command again", "call the same method again"),
 ];
 
+/// What messages about a table's column end with: the program can leave columns out.
+const DROP: &str = " with --drop ";
+
 /// A message with the names of parameters instead of those of options.
 pub fn in_python(text: String) -> String {
-    WORDS.iter().fold(text, |text, (option, parameter)| text.replace(option, parameter))
+    let mut text = WORDS.iter().fold(text, |text, (option, parameter)| text.replace(option, parameter));
+    if let Some(end) = text.rfind(DROP) {
+        text.truncate(end);
+    }
+    text
 }
 
 fn client_class(error: &Client) -> &'static str {

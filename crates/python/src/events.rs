@@ -26,6 +26,8 @@ pub enum Event {
     Chosen(String),
     /// The connection is broken and retried.
     Broken(String),
+    /// The work was asked to end, and ends after the step in progress.
+    Stopping,
     /// The training.
     Progress(ProgressEvent),
     /// A round was judged.
@@ -55,6 +57,7 @@ pub fn to_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Option<Bound<'py
     match event {
         Event::Waiting(folder) => text("waiting", folder)?,
         Event::Broken(reason) => text("broken", reason)?,
+        Event::Stopping => of("stopping")?,
         Event::Chosen(chosen) => text("chosen", &in_python(chosen.clone()))?,
         Event::Begun { server, name, project, resumed } => {
             of("begun")?;

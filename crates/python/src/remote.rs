@@ -28,8 +28,9 @@ pub fn predict_remote<'py>(
         Some(dict) => on_event.call1((dict,)).map(drop),
         None => Ok(()),
     };
-    let logits =
-        work::run(py, &mut pass_on, move |events, cancellation| ask(&settings, &rows, &events, &cancellation))?;
+    let logits = work::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+        ask(&settings, &rows, &events, &cancellation)
+    })?;
     model::array(py, probabilities(&logits))
 }
 

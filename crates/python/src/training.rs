@@ -51,8 +51,9 @@ pub fn fit<'py>(
             None => Ok(()),
         }
     };
-    let (trained, server) =
-        work::run(py, &mut pass_on, move |events, cancellation| train(settings, table, &events, &cancellation))?;
+    let (trained, server) = work::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+        train(settings, table, &events, &cancellation)
+    })?;
     let about = about(py, &trained, &server, &seconds)?;
     Ok((Classifier(trained.model), about))
 }

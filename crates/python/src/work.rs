@@ -14,11 +14,12 @@ const TICK: Duration = Duration::from_millis(50);
 /// Runs work on another thread. Meanwhile this thread passes its events to `on_event` and lets
 /// Python handle signals.
 ///
-/// If either raises, the work is asked to end. The exception is raised when it has ended, so that
-/// nothing goes on behind the caller's back.
+/// If either raises, the work is asked to end, and `on_event` receives `stopping`. The exception is
+/// raised when the work has ended, so that nothing goes on behind the caller's back.
 pub fn run<T, E>(
     py: Python<'_>,
     on_event: &mut dyn FnMut(Python<'_>, E) -> PyResult<()>,
+    stopping: E,
     work: impl FnOnce(Sender<E>, Cancellation) -> Result<T> + Send,
 ) -> PyResult<T>
 where
@@ -36,6 +37,8 @@ where
         let listened = listen(py, &receive, on_event);
         if listened.is_err() {
             cancellation.cancel();
+            // The first exception is the one that is raised.
+            _ = on_event(py, stopping);
         }
         // A thread that panics has printed why.
         let result = py.detach(|| {
@@ -51,7 +54,7 @@ where
 
 /// Runs work that reports no progress.
 pub fn quietly<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    run(py, &mut |_, (): ()| Ok(()), |_events, _cancellation| work())
+    run(py, &mut |_, (): ()| Ok(()), (), |_events, _cancellation| work())
 }
 
 /// Passes events on until the work ends.

@@ -5,11 +5,14 @@ use crate::markup::{Markup, Tag, tag};
 /// The size of a wide chart, in its own units.
 pub const WIDE: (f64, f64) = (380.0, 220.0);
 /// The size of a square chart.
-pub const SQUARE: (f64, f64) = (320.0, 320.0);
-const LEFT: f64 = 46.0;
+pub const SQUARE: (f64, f64) = (380.0, 360.0);
+const LEFT: f64 = 52.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 36.0;
+/// The space between the frame and the first and last of counted things, so that marks on them
+/// cover no label.
+const MARGIN: f64 = 12.0;
 /// Lines of more points have no marks on them.
 const MOST_MARKS: usize = 60;
 
@@ -19,6 +22,7 @@ pub struct Axis {
     ticks: Vec<f64>,
     decimals: usize,
     percent: bool,
+    margin: f64,
 }
 
 impl Axis {
@@ -33,7 +37,7 @@ impl Axis {
         let last = if last > first { last } else { first + 1.0 };
         let ticks = (0..=(last - first) as usize).map(|k| (first + k as f64) * step).collect();
         let decimals = (-step.log10().floor()).max(0.0) as usize;
-        Self { name, ticks, decimals, percent: false }
+        Self { name, ticks, decimals, percent: false, margin: 0.0 }
     }
 
     /// An axis of whole numbers from 1 or 0.
@@ -51,12 +55,12 @@ impl Axis {
             }
             ticks.push(last as f64);
         }
-        Self { name, ticks, decimals: 0, percent: false }
+        Self { name, ticks, decimals: 0, percent: false, margin: MARGIN }
     }
 
     /// Shares from 0 to 1.
     pub fn share(name: &'static str) -> Self {
-        Self { name, ticks: [0.0, 0.25, 0.5, 0.75, 1.0].to_vec(), decimals: 0, percent: true }
+        Self { name, ticks: [0.0, 0.25, 0.5, 0.75, 1.0].to_vec(), decimals: 0, percent: true, margin: 0.0 }
     }
 
     /// The same axis, written in percent.
@@ -97,7 +101,8 @@ impl Chart {
 
     fn x(&self, value: f64) -> f64 {
         let (low, high) = self.x.ends();
-        LEFT + (value - low) / (high - low) * (self.size.0 - LEFT - RIGHT)
+        let margin = self.x.margin;
+        LEFT + margin + (value - low) / (high - low) * (self.size.0 - LEFT - RIGHT - 2.0 * margin)
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -117,9 +122,9 @@ impl Chart {
         self.add(tag("path").class(format!("line {class}")).attr("d", path))
     }
 
-    /// A line that changes in steps.
+    /// A line that changes in steps: what holds at a point holds since the point before.
     pub fn steps(self, class: &str, points: &[(f64, f64)]) -> Self {
-        let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
+        let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[0].0, pair[1].1)]);
         let corners: Vec<_> = corners.chain(points.last().copied()).collect();
         self.line(class, &corners)
     }
@@ -155,13 +160,19 @@ impl Chart {
         self.add(mark)
     }
 
-    /// A ring around the point that matters most, with its value beside it.
-    pub fn best(self, x: f64, y: f64, label: String) -> Self {
+    /// A ring around the point that matters most, with its value beside it. If the line goes up
+    /// on that side, the value is below.
+    pub fn best(self, (x, y): (f64, f64), points: &[(f64, f64)], label: String) -> Self {
         let (px, py) = (self.x(x), self.y(y));
         let ring = tag("circle").class("best").attr("cx", short(px)).attr("cy", short(py)).attr("r", 6.5);
         // Above the point if there is space, and never beyond the frame.
-        let above = py > TOP + 26.0;
         let near_end = px > self.size.0 * 0.72;
+        let neighbour = match near_end {
+            true => points.iter().rfind(|point| point.0 < x),
+            false => points.iter().find(|point| point.0 > x),
+        };
+        let is_free = neighbour.is_none_or(|point| point.1 <= y) || py + 26.0 > self.size.1 - BOTTOM;
+        let above = py > TOP + 26.0 && is_free;
         let anchor = if near_end { "end" } else { "start" };
         let (tx, ty) = (px + if near_end { -2.0 } else { 2.0 }, if above { py - 12.0 } else { py + 22.0 });
         let text = text_at(tx, ty, anchor, label).class("callout").attr("data-value", y);

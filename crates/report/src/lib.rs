@@ -10,7 +10,7 @@ mod watch;
 
 pub use markup::Markup;
 pub use number::iso;
-pub use operator::{Operation, operation};
+pub use operator::{DeviceState, Operation, TenantUse, operation};
 pub use page::{STYLE, page};
 pub use record::{
     CalibrationBin, Check, ClassMeasures, CurrentPhase, FORMAT, HyperParameterRecord, MeasureRecord, Outcome,

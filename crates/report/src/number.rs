@@ -70,6 +70,8 @@ pub fn bytes_text(value: u64) -> String {
     let number = value as f64;
     match value {
         1_000_000_000_000.. => format!("{:.2} TB", number / 1e12),
+        100_000_000_000.. => format!("{:.0} GB", number / 1e9),
+        10_000_000_000.. => format!("{:.1} GB", number / 1e9),
         1_000_000_000.. => format!("{:.2} GB", number / 1e9),
         1_000_000.. => format!("{:.1} MB", number / 1e6),
         1_000.. => format!("{:.1} kB", number / 1e3),
@@ -143,7 +145,8 @@ mod tests {
         assert_eq!(["1", "1,234", "1,234,567"], [1, 1234, 1_234_567].map(count_text));
         let durations = [0.0, 0.04, 0.5, 12.3, 95.0, 5400.0].map(seconds_text);
         assert_eq!(["0 s", "40 ms", "0.5 s", "12 s", "1 min 35 s", "1 h 30 min"], durations);
-        assert_eq!(["999 bytes", "1.7 GB"], [bytes_text(999), bytes_text(1_700_000_000).replace("0 ", " ")]);
+        let sizes = [999, 1_700_000_000, 61_203_000_000, 150_100_000_000].map(bytes_text);
+        assert_eq!(["999 bytes", "1.70 GB", "61.2 GB", "150 GB"], sizes);
         assert_eq!(["0.1", "1e-5", "2", "0"], [0.1, 1e-5, 2.0, 0.0].map(plain_text));
     }
 }

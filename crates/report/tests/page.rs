@@ -58,6 +58,7 @@ fn record(checks: usize, classes: usize) -> Record {
         outcome: Some(Outcome {
             epochs: checks - 1,
             best_epoch: checks - 1,
+            checks: checks - 1,
             best_check: Some(checks),
             iterations: 4 * checks as u64,
             loss: loss(checks - 1),
@@ -115,6 +116,7 @@ fn record(checks: usize, classes: usize) -> Record {
             alpha: Some(0.001),
             lowering: Some(0.5),
             seed: Some(1),
+            check_every: 4,
         },
         preparation: PreparationRecord { scaling: "unit-row".to_owned(), prior: 0.5, ..PreparationRecord::default() },
         model_path: Some("hetal-project/models/birds.json".to_owned()),
@@ -295,19 +297,101 @@ fn records_are_read_back() {
     assert_eq!(serde_json::from_str::<Record>("{}").unwrap(), Record::default());
 }
 
+/// A training in progress.
+fn running(checks: usize) -> Record {
+    let progress = CurrentPhase {
+        phase: "server: training".to_owned(),
+        done: 17,
+        total: 24,
+        unit: Unit::Iterations,
+        epoch: 4,
+        engine: Some("cpu".to_owned()),
+        seconds_left: Some(21.0),
+        at: "2026-11-18T20:11:05Z".to_owned(),
+    };
+    let (state, ended) = (TrainingState::Running, None);
+    Record { state, ended, progress: Some(progress), outcome: None, measures: None, ..record(checks, 7) }
+}
+
+/// The overview with a project of each kind.
+fn overview_of(unfinished: Record, model: Record, problem: &str) -> Overview {
+    let project = ProjectOverview {
+        folder: problem.to_owned(),
+        unfinished: vec![unfinished],
+        models: vec![model, record(3, 2)],
+        problems: vec![problem.to_owned()],
+    };
+    Overview { projects: vec![project, ProjectOverview::default()] }
+}
+
+#[test]
+fn every_number_of_the_live_pages_is_a_number_of_the_json() {
+    let all = overview_of(running(5), record(9, 7), "cannot be read");
+    let pages = [
+        (overview("/token", &all), serde_json::to_value(&all).unwrap()),
+        (training("/token", &running(5)), serde_json::to_value(running(5)).unwrap()),
+    ];
+    for (page, value) in &pages {
+        let (mut numbers, mut texts) = (Vec::new(), Vec::new());
+        leaves(value, &mut numbers, &mut texts);
+        let shown: Vec<f64> =
+            all_between(page.as_str(), "<data value=\"", "\"").map(|number| number.parse().unwrap()).collect();
+        assert!(shown.len() > 12 && shown.iter().all(|number| numbers.contains(number)), "{shown:?}");
+        assert!([17.0, 24.0, 21.0].iter().all(|number| shown.contains(number)), "{shown:?}");
+    }
+}
+
+#[test]
+fn what_others_wrote_is_text_on_live_pages() {
+    let hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&";
+    let mut record = running(5);
+    record.name = hostile.to_owned();
+    record.progress.as_mut().unwrap().phase = hostile.to_owned();
+    record.progress.as_mut().unwrap().engine = Some(hostile.to_owned());
+    let model = Record { name: hostile.to_owned(), ended: Some(hostile.to_owned()), ..self::record(2, 2) };
+    let pages = [training("/token", &record), overview("/token", &overview_of(record, model, hostile))];
+    for page in pages {
+        let page = shell("/token", hostile, &page);
+        // The page has one script, from its own server.
+        assert_eq!(page.matches("<script").count(), 1, "{page}");
+        assert!(page.contains("<script src=\"/token/watch.js\"") && !page.contains("<img"), "{page}");
+        assert!(page.contains("&lt;/script&gt;"));
+    }
+}
+
 /// What a server with two tenants does.
 fn operation_of_a_server() -> Operation {
     let named = |name: &str, count, mean| (name.to_owned(), count, mean);
     let counted = |name: &str, count| (name.to_owned(), count);
+    let gpu = |name: &str, iterations, each| DeviceState {
+        name: name.to_owned(),
+        model: Some("NVIDIA H200".to_owned()),
+        iterations,
+        iteration_seconds: Some(each),
+        used_bytes: Some(58_400_000_000),
+        total_bytes: Some(150_100_000_000),
+        celsius: Some(61),
+    };
+    let uses = |name: &str, bytes| TenantUse {
+        name: name.to_owned(),
+        bytes,
+        most_bytes: 128 << 30,
+        uploads: 412,
+        most_uploads: 10_000,
+        jobs: 37,
+        most_jobs: 1000,
+    };
     Operation {
         program: "hetal-server 0.1.0".to_owned(),
         uptime: 93_784.0,
         free_bytes: Some(812_000_000_000),
         certificate_seconds: Some(31_000_000),
-        jobs: vec![counted("queued", 3), counted("running", 2), counted("waiting", 1), counted("finished", 418)],
+        jobs: Some(vec![counted("queued", 3), counted("running", 2), counted("waiting", 1), counted("finished", 418)]),
         errors: vec![counted("failed jobs", 1), counted("requests that were refused or failed", 12)],
         transferred: [1_240_000_000_000, 3_900_000_000],
-        iterations: vec![named("gpu 0", 20_412, 0.0483), named("gpu 1", 19_877, 0.0491)],
+        devices: vec![gpu("gpu 0", 20_412, 0.0483), DeviceState { celsius: None, ..gpu("gpu 1", 19_877, 0.0491) }],
+        tenants: Some(vec![uses("clinic-a", 61_203_000_000), uses("clinic-b", 412_000_000)]),
+        more_tenants: 3,
         waits: vec![named("clinic-a", 210, 4.2), named("clinic-b", 208, 61.7)],
         uploads: vec![named("clinic-a", 4_200, 151_000_000.0), named("clinic-b", 4_160, 148_000_000.0)],
         requests: vec![named("Hello", 911, 0.002), named("Upload", 8_360, 3.4), named("Watch", 880, 412.0)],
@@ -325,6 +409,21 @@ fn every_number_of_the_operator_s_page_is_a_number_of_the_server() {
     numbers.extend([f64::from(20_412 + 19_877), f64::from(1 + 12), f64::from(31_000_000 / 86_400)]);
     let shown: Vec<f64> = all_between(&page, "<data value=\"", "\"").map(|number| number.parse().unwrap()).collect();
     assert!(shown.len() > 25 && shown.iter().all(|number| numbers.contains(number)), "{shown:?}");
+}
+
+/// What the driver does not tell is absent. It is never zero.
+#[test]
+fn what_a_driver_does_not_tell_is_not_shown() {
+    let now = operation_of_a_server();
+    let both = operation(&now);
+    assert!(both.contains("<data value=\"61\">61</data> °C") && both.contains("NVIDIA H200"), "{both}");
+    assert_eq!(both.matches("not known").count(), 1, "one card has no sensor");
+    let cpu = DeviceState { name: "cpu".to_owned(), ..DeviceState::default() };
+    let none = operation(&Operation { devices: vec![cpu], ..now });
+    for word in ["temperature", "°C", "memory in use", "not known", "NVIDIA"] {
+        assert!(!none.contains(word), "{word}");
+    }
+    assert!(none.contains("none yet"));
 }
 
 /// Writes a page to look at: `HETAL_PAGES=FOLDER cargo test -p hetal-report --test page`.

@@ -1,6 +1,9 @@
 //! Configuration: a TOML file, overridden by flags and environment variables.
 
 mod hyperparameters;
+mod state;
+
+pub use state::StateConfig;
 
 use crate::compute::param_registry::ParamRegistry;
 use crate::tenants::{TenantConfig, Tenants};
@@ -42,6 +45,8 @@ pub struct Config {
     pub sets: Vec<String>,
     /// Whether insecure parameter sets may be accepted.
     pub allow_insecure: bool,
+    /// Where the state is.
+    pub state: StateConfig,
     /// An S3 bucket for blobs, in place of `folder/blobs`.
     #[cfg(feature = "s3")]
     pub s3: Option<crate::store::blobs::S3Config>,
@@ -202,6 +207,7 @@ impl Default for Config {
             tenants: Vec::new(),
             sets: vec!["full".to_owned()],
             allow_insecure: false,
+            state: StateConfig::default(),
             #[cfg(feature = "s3")]
             s3: None,
             take_over: false,
@@ -226,12 +232,16 @@ impl Config {
     /// Reads a configuration file. Missing keys keep their defaults.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
-        Self::parse(&text).map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.trim_end()) })
+        let config = Self::parse(&text)
+            .map_err(|e| Error::Config { reason: format!("{}: {}", path.display(), e.trim_end()) })?;
+        config.state.check_file()?;
+        Ok(config)
     }
 
     /// Parses a configuration.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
-        toml::from_str(text).map_err(|e| e.to_string())
+        // The message repeats the line in question.
+        toml::from_str(text).map_err(|e| state::without_password(&e.to_string()))
     }
 
     /// Checks that the settings are valid together.
@@ -283,6 +293,7 @@ impl Config {
         if !sizes.into_iter().flatten().all(|size| size >= 0.0 && size.is_finite()) {
             return refuse("`prepared_gib`, `lifted_gib` and `lift_seconds` must be numbers that are not negative");
         }
+        self.state.settings()?;
         hyperparameters::check(&self.hyperparameters)?;
         Tenants::new(&self.tenants)?;
         ParamRegistry::new(&self.sets, self.allow_insecure)?;

@@ -18,6 +18,7 @@ mod store;
 pub mod tenants;
 #[doc(hidden)]
 pub mod testing;
+mod usage;
 mod worker;
 
 pub use compute::memory_estimate;

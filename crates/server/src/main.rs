@@ -110,6 +110,10 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
     if let Some(sets) = &arguments.sets {
         config.sets.clone_from(sets);
     }
+    // Not a flag: the command line is public.
+    if let Ok(url) = std::env::var("HETAL_DATABASE_URL") {
+        config.state.url = Some(url);
+    }
     config.address = arguments.address.unwrap_or(config.address);
     config.metrics = arguments.metrics.or(config.metrics);
     config.engine = arguments.engine.unwrap_or(config.engine);
@@ -211,6 +215,9 @@ fn check(config: &Config) -> Result<()> {
         config.address,
         config.folder.display()
     );
+    if let Some(database) = hetal_server::state::describe_shared(config)? {
+        println!("state: {database}");
+    }
     for warning in hetal_server::certificate_warnings(config)? {
         println!("warning: {warning}");
     }

@@ -1,13 +1,17 @@
 //! Prometheus counters and the answers to health checks.
 
 use crate::clock::{self, Clock};
+use crate::compute::device::{ComputeDevice, Devices};
 use crate::context::Core;
 use crate::histograms::{BYTES, Histogram, SECONDS, WAITS};
 use crate::net::certificates::ServerCertificates;
 use crate::probe::Probe;
 use crate::store::disk::{Disk, OsDisk};
-use crate::store::state::{JobState, State};
+use crate::store::state::{JobState, Quota, State};
+use crate::usage::{TenantSource, TenantsUse, usage};
 use crate::{Error, Result};
+use hetal_cuda::{CardState, card_state};
+use hetal_report::DeviceState;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +23,9 @@ const WRITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the disk may take for a health check or for metrics. A request to the HTTP port may
 /// take longer.
 const DISK_PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long what drivers tell of GPUs, and what tenants use, stands for later requests.
+const STATE_LIFETIME: Duration = Duration::from_secs(2);
 
 /// Prometheus counters since the start of the server.
 pub struct Metrics {
@@ -69,13 +76,18 @@ pub struct HealthSource {
     /// Whether the last write to the database succeeded.
     written: Arc<Probe<bool>>,
     stored: Arc<Probe<StoredTotals>>,
+    devices: Devices,
+    /// What drivers tell. A driver may hang.
+    cards: Arc<Probe<Vec<(usize, CardState)>>>,
+    tenants: TenantSource,
+    used: Arc<Probe<TenantsUse>>,
 }
 
 /// What metrics read from the disk.
 #[derive(Clone)]
 struct StoredTotals {
     free_bytes: Option<u64>,
-    jobs: Vec<(JobState, u64)>,
+    jobs: Option<Vec<(JobState, u64)>>,
 }
 
 impl Default for Metrics {
@@ -118,16 +130,28 @@ impl Metrics {
 
 impl HealthSource {
     /// The source of a server.
-    pub fn of(core: &Core, certificates: Arc<ServerCertificates>) -> Self {
+    pub fn of(core: &Core, certificates: Arc<ServerCertificates>, devices: &Devices, tenants: TenantSource) -> Self {
         let source = Self::new(Arc::clone(&core.metrics), Arc::clone(&core.state), core.config.folder.clone());
-        Self { certificates, clock: Arc::clone(&core.clock), ..source }
+        Self { certificates, clock: Arc::clone(&core.clock), devices: devices.clone(), tenants, ..source }
     }
 
     /// A source of these parts, without certificates.
     pub fn new(metrics: Arc<Metrics>, state: Arc<dyn State>, folder: PathBuf) -> Self {
         let written = Probe::new(WRITE_CHECK_INTERVAL, DISK_PATIENCE);
         let stored = Probe::new(Duration::ZERO, DISK_PATIENCE);
-        Self { metrics, state, folder, certificates: Arc::default(), clock: clock::system(), written, stored }
+        Self {
+            metrics,
+            state,
+            folder,
+            certificates: Arc::default(),
+            clock: clock::system(),
+            written,
+            stored,
+            devices: Devices::default(),
+            cards: Probe::new(STATE_LIFETIME, DISK_PATIENCE),
+            tenants: Arc::new(|| (Vec::new(), Quota::default())),
+            used: Probe::new(STATE_LIFETIME, DISK_PATIENCE),
+        }
     }
 
     /// The metrics in Prometheus' text format. Those that need the disk are left out while it
@@ -144,6 +168,7 @@ impl HealthSource {
         if let Some(free) = stored.as_ref().and_then(|stored| stored.free_bytes) {
             let _ = writeln!(text, "# TYPE hetal_free_disk_bytes gauge\nhetal_free_disk_bytes {free}");
         }
+        write_cards(&mut text, &self.card_states());
         for histogram in [&metrics.request_times, &metrics.iteration_times, &metrics.queue_times, &metrics.upload_sizes]
         {
             histogram.write(&mut text);
@@ -166,7 +191,7 @@ impl HealthSource {
         let spent = metrics.iteration_micros.load(Ordering::Relaxed) as f64 / 1e6;
         let _ = writeln!(text, "# TYPE hetal_iteration_seconds_total counter\nhetal_iteration_seconds_total {spent}");
         let _ = writeln!(text, "# TYPE hetal_jobs gauge");
-        for (state, count) in stored.map(|stored| stored.jobs).unwrap_or_default() {
+        for (state, count) in stored.and_then(|stored| stored.jobs).unwrap_or_default() {
             let name = format!("{state:?}").to_lowercase();
             let _ = writeln!(text, "hetal_jobs{{state=\"{name}\"}} {count}");
         }
@@ -175,7 +200,7 @@ impl HealthSource {
 
     /// The page of the operator.
     fn page(&self) -> String {
-        let (metrics, stored) = (&self.metrics, self.stored_totals());
+        let (metrics, stored, used) = (&self.metrics, self.stored_totals(), self.used());
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let state = |(state, count): &(JobState, u64)| (format!("{state:?}").to_lowercase(), *count);
         let errors = [
@@ -191,22 +216,58 @@ impl HealthSource {
             uptime: metrics.started.elapsed().as_secs_f64(),
             free_bytes: stored.as_ref().and_then(|stored| stored.free_bytes),
             certificate_seconds: self.certificates.seconds_left((self.clock)() / 1000),
-            jobs: stored.map(|stored| stored.jobs.iter().map(state).collect()).unwrap_or_default(),
+            jobs: stored.and_then(|stored| Some(stored.jobs?.iter().map(state).collect())),
             errors: errors.map(|(name, counter)| (name.to_owned(), read(counter))).to_vec(),
             transferred: [read(&metrics.received_bytes), read(&metrics.sent_bytes)],
-            iterations: metrics.iteration_times.means(),
+            devices: self.device_states(),
+            more_tenants: used.as_ref().map_or(0, |used| used.more),
+            tenants: used.map(|used| used.listed),
             waits: metrics.queue_times.means(),
             uploads: metrics.upload_sizes.means(),
             requests: metrics.request_times.means(),
         })
     }
 
+    fn used(&self) -> Option<TenantsUse> {
+        let (state, tenants) = (Arc::clone(&self.state), Arc::clone(&self.tenants));
+        self.used.result(move || usage(&*state, &tenants))
+    }
+
+    /// What drivers tell of GPUs; nothing while they hang.
+    fn card_states(&self) -> Vec<(usize, CardState)> {
+        let cards = self.devices.cards().to_vec();
+        if cards.is_empty() {
+            return Vec::new();
+        }
+        let ask = move || cards.into_iter().map(|card| (card, card_state(card))).collect();
+        self.cards.result(ask).unwrap_or_default()
+    }
+
+    /// What computes, as the operator sees it.
+    fn device_states(&self) -> Vec<DeviceState> {
+        let (means, cards) = (self.metrics.iteration_times.means(), self.card_states());
+        let state = |device: ComputeDevice| {
+            let name = device.label();
+            let mean = means.iter().find(|(label, ..)| *label == name);
+            let told = cards.iter().find(|(card, _)| device == ComputeDevice::Gpu(*card));
+            let told = told.map(|(_, card)| card.clone()).unwrap_or_default();
+            DeviceState {
+                name,
+                model: told.model,
+                iterations: mean.map_or(0, |(_, count, _)| *count),
+                iteration_seconds: mean.map(|(.., seconds)| *seconds),
+                used_bytes: told.used_bytes,
+                total_bytes: told.total_bytes,
+                celsius: told.celsius,
+            }
+        };
+        self.devices.all().into_iter().map(state).collect()
+    }
+
     fn stored_totals(&self) -> Option<StoredTotals> {
         let (state, folder) = (Arc::clone(&self.state), self.folder.clone());
-        self.stored.result(move || StoredTotals {
-            free_bytes: OsDisk.free(&folder).ok(),
-            jobs: state.count_jobs().unwrap_or_default(),
-        })
+        self.stored
+            .result(move || StoredTotals { free_bytes: OsDisk.free(&folder).ok(), jobs: state.count_jobs().ok() })
     }
 
     /// Why the server is not healthy; `None` if the database can be written. It is written to once
@@ -245,6 +306,22 @@ impl HealthSource {
             }
             "/readyz" => ("200 OK", "ready\n".to_owned()),
             _ => ("404 Not Found", "not found: use /, /healthz, /readyz or /metrics\n".to_owned()),
+        }
+    }
+}
+
+/// Gauges of GPUs. What a driver does not tell is left out.
+fn write_cards(text: &mut String, cards: &[(usize, CardState)]) {
+    type Value = fn(&CardState) -> Option<u64>;
+    let gauges: [(&str, Value); 3] = [
+        ("hetal_gpu_memory_used_bytes", |card| card.used_bytes),
+        ("hetal_gpu_memory_bytes", |card| card.total_bytes),
+        ("hetal_gpu_temperature_celsius", |card| card.celsius.map(u64::from)),
+    ];
+    for (name, value) in gauges {
+        let _ = writeln!(text, "# TYPE {name} gauge");
+        for (card, value) in cards.iter().filter_map(|(card, state)| Some((card, value(state)?))) {
+            let _ = writeln!(text, "{name}{{device=\"{}\"}} {value}", ComputeDevice::Gpu(*card).label());
         }
     }
 }
@@ -298,6 +375,26 @@ mod tests {
         while source.answer("/healthz").0 != "200 OK" {
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// What the driver does not tell is absent, and never zero.
+    #[test]
+    fn gauges_of_cards_are_those_that_drivers_tell() {
+        let full = CardState { used_bytes: Some(7), total_bytes: Some(9), celsius: Some(61), ..CardState::default() };
+        let mut text = String::new();
+        write_cards(
+            &mut text,
+            &[(0, full.clone()), (3, CardState { celsius: None, ..full }), (4, CardState::default())],
+        );
+        let expected = "# TYPE hetal_gpu_memory_used_bytes gauge\n\
+                        hetal_gpu_memory_used_bytes{device=\"gpu 0\"} 7\n\
+                        hetal_gpu_memory_used_bytes{device=\"gpu 3\"} 7\n\
+                        # TYPE hetal_gpu_memory_bytes gauge\n\
+                        hetal_gpu_memory_bytes{device=\"gpu 0\"} 9\n\
+                        hetal_gpu_memory_bytes{device=\"gpu 3\"} 9\n\
+                        # TYPE hetal_gpu_temperature_celsius gauge\n\
+                        hetal_gpu_temperature_celsius{device=\"gpu 0\"} 61\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -18,12 +18,13 @@ use crate::store::blobs::Blobs;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::ownership::{self, Ownership};
 use crate::store::staging::Staging;
-use crate::store::state::{SqliteState, State};
+use crate::store::state::{self, Database, State};
 use crate::store::uploads::Uploads;
 use crate::store::{blobs, folder, gc};
 use crate::tenants::audit::AuditLog;
 use crate::tenants::erasure;
 use crate::tenants::{TenantConfig, Tenants};
+use crate::usage::TenantSource;
 use crate::worker::give_way::GiveWay;
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
@@ -61,7 +62,7 @@ pub struct Server {
     pub(crate) service: Arc<Service>,
     threads: Vec<JoinHandle<()>>,
     network: Option<Network>,
-    database: Arc<SqliteState>,
+    database: Arc<dyn Database>,
     /// Keeps the folder locked.
     _lock: File,
 }
@@ -101,9 +102,10 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
     // A missing or broken GPU is reported now, not during the first job.
     let devices = Devices::detect(&config, &param_sets)?;
     config.lift_seconds.get_or_insert(devices.lift_seconds());
-    let database = Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?);
+    let database = state::open(&config)?;
     let blobs = blobs::open(&config)?;
-    let state: Arc<dyn State> = Arc::<SqliteState>::clone(&database);
+    let state: Arc<dyn State> = Arc::clone(&database) as Arc<dyn State>;
+    let worker_name = if database.is_shared() { folder::worker_name(&config.folder)? } else { "local".to_owned() };
     let staging = Staging::open(Arc::new(OsDisk), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
@@ -121,20 +123,31 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
     });
     let worker = Arc::new(WorkerContext {
         core: Arc::clone(&core),
-        name: "local".to_owned(),
+        name: worker_name,
         draining: false.into(),
         shutdown: ShutdownSignal::default(),
         device_fault: Mutex::default(),
     });
     let config = &core.config;
+    let waking = Arc::downgrade(&core);
+    database.watch(Box::new(move || {
+        if let Some(core) = waking.upgrade() {
+            core.notifier.notify();
+        }
+    }))?;
     // The folder is locked, so any worker of this name is dead.
     state.release_worker(&worker.name)?;
     for tenant in erasure::unfinished_erasures(&config.folder)? {
         tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
     }
-    let ownership = ownership::establish(&*blobs, &database, config.take_over)?;
-    // Repeating the flag gives no further certainty that the blobs belong to this database.
-    collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
+    let ownership = ownership::establish(&*blobs, &*database, config.take_over)?;
+    if database.is_shared() {
+        // Other servers store blobs before they record them.
+        collect_staged_after_crash(&*state, &staging);
+    } else {
+        // Repeating the flag gives no further certainty that the blobs belong to this database.
+        collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
+    }
     let uploads = Uploads {
         state,
         blobs,
@@ -143,7 +156,7 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
         reserve_bytes: config.bounds.spare_bytes,
     };
     let service = Service::new(core, tenants, uploads, audit);
-    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock);
+    let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock, &devices);
     server.spawn_threads(&devices, database, renewal_interval)?;
     Ok(server)
 }
@@ -161,7 +174,16 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
         }
         return;
     }
-    match gc::collect_garbage(state, blobs, staging) {
+    report_collected(gc::collect_garbage(state, blobs, staging));
+}
+
+/// Deletes staged bytes that a crash left behind. They are in this server's folder.
+fn collect_staged_after_crash(state: &dyn State, staging: &Staging) {
+    report_collected(gc::collect_staged(state, staging));
+}
+
+fn report_collected(collected: Result<usize>) {
+    match collected {
         Ok(0) => {}
         Ok(removed) => tracing::info!(removed, "deleted files that a crash had left behind"),
         // The files only waste space.
@@ -170,7 +192,7 @@ fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blob
 }
 
 /// Renews the ownership mark until the server stops or another server owns the blobs.
-fn renew_ownership(worker: &WorkerContext, database: &SqliteState, pause: Duration) {
+fn renew_ownership(worker: &WorkerContext, database: &dyn Database, pause: Duration) {
     let mut next = Instant::now() + pause;
     while !worker.draining.load(Ordering::Relaxed) {
         if Instant::now() < next {
@@ -205,6 +227,18 @@ async fn close_stale_connections(service: Weak<Service>) {
         drop(alive);
         tokio::time::sleep((idle / 4).min(CONNECTION_CHECK_INTERVAL)).await;
     }
+}
+
+/// The tenants as they are configured, for as long as the server runs.
+fn tenants_of(service: &Arc<Service>) -> TenantSource {
+    let service = Arc::downgrade(service);
+    Arc::new(move || match service.upgrade() {
+        Some(service) => {
+            let tenants = service.tenants.read().unwrap_or_else(PoisonError::into_inner);
+            (tenants.names().into_iter().collect(), service.quota())
+        }
+        None => Default::default(),
+    })
 }
 
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
@@ -243,14 +277,15 @@ impl Sockets {
         self,
         service: Arc<Service>,
         worker: Arc<WorkerContext>,
-        database: Arc<SqliteState>,
+        database: Arc<dyn Database>,
         lock: File,
+        devices: &Devices,
     ) -> Server {
         let Self { runtime, acceptor, certificates, listener, address, monitor } = self;
         let config = service.core.config.clone();
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
-            let source = HealthSource::of(&service.core, Arc::clone(&certificates));
+            let source = HealthSource::of(&service.core, Arc::clone(&certificates), devices, tenants_of(&service));
             runtime.spawn(metrics_http::serve(monitor, source));
         }
         runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
@@ -296,14 +331,14 @@ impl Server {
     fn spawn_threads(
         &mut self,
         devices: &Devices,
-        database: Arc<SqliteState>,
+        database: Arc<dyn Database>,
         renewal_interval: Duration,
     ) -> Result<()> {
         let worker = Arc::clone(&self.worker);
         let seconds = worker.core.config.bounds.verdict_seconds;
         self.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
         let worker = Arc::clone(&self.worker);
-        let renew = move || renew_ownership(&worker, &database, renewal_interval);
+        let renew = move || renew_ownership(&worker, &*database, renewal_interval);
         self.threads.push(thread("ownership".to_owned(), renew)?);
         for number in 0..self.worker.core.config.workers.unwrap_or(devices.workers()) {
             let (worker, device) = (Arc::clone(&self.worker), devices.of_worker(number));
@@ -376,7 +411,7 @@ impl Server {
             let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIMEOUT, stopped).await });
             runtime.shutdown_timeout(Duration::from_secs(1));
             // After this last mark, no copy of the database made while the server ran is accepted.
-            if let Err(error) = ownership::renew(&*self.worker.core.blobs, &self.database) {
+            if let Err(error) = ownership::renew(&*self.worker.core.blobs, &*self.database) {
                 tracing::warn!(%error, "could not renew the ownership of the blobs while stopping");
             }
         }
@@ -394,6 +429,7 @@ impl Drop for Server {
 pub(crate) mod tests {
     use super::*;
     use hetal_testkit::TempDir;
+    use hetal_testkit::postgres::Postgres;
 
     pub(crate) fn config(folder: &Path) -> Config {
         let token = crate::tenants::Fingerprint::of(b"a token");
@@ -426,6 +462,40 @@ pub(crate) mod tests {
             assert!(Instant::now() < until, "the mark stays");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Servers that share a database share its blobs, or else the later one does not start. Each
+    /// hears of the changes of the others.
+    #[test]
+    fn a_shared_database_has_one_place_of_blobs() {
+        let Some(postgres) = Postgres::shared() else { return };
+        let url = postgres.database();
+        let [first, second] = [TempDir::new(), TempDir::new()];
+        let shared = |dir: &TempDir| {
+            let mut shared = config(dir.path());
+            shared.state.url = Some(url.clone());
+            shared
+        };
+        let running = start_with(shared(&first), Duration::from_millis(20)).unwrap();
+        let refused = start_with(shared(&second), Duration::from_millis(20)).err().unwrap().to_string();
+        assert!(refused.contains("elsewhere") && refused.contains("database test_"), "{refused}");
+        // Another server's change wakes this one.
+        let other = state::open(&shared(&second)).unwrap();
+        let ann = "ann".to_owned().try_into().unwrap();
+        crate::testing::suites::state::complete(&*other, &ann, [1, 2, 3]);
+        let job = crate::testing::suites::state::new_job(1);
+        let ended = |postgres: &Postgres| postgres.query(&url, "SELECT state > 2 FROM jobs") == "t";
+        other.create_job(&ann, &job, &crate::testing::suites::state::QUOTA, 0).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !ended(postgres) {
+            assert!(Instant::now() < until, "nobody claims the job");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Restarted in its folder, it confirms what it owns, under the same name.
+        let name = running.worker.name.clone();
+        assert!(running.stop());
+        let again = start_with(shared(&first), Duration::from_millis(20)).unwrap();
+        assert!(again.worker.name == name && name.len() == 32);
     }
 
     /// The caller must know whether a thread still waits for a hung GPU.

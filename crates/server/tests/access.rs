@@ -344,6 +344,15 @@ fn health_and_metrics_are_served() {
     assert!(metrics.contains(&format!("hetal_upload_bytes_sum{{tenant=\"ann\"}} {sent}\n")), "{metrics}");
     let page = get(&running, "/");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html") && page.contains("The server is healthy."));
+    // What each tenant stores against his bound, also of one who never came.
+    let [used, nothing] = [sent, 0].map(|bytes| format!("<data value=\"{bytes}\">"));
+    let bound = format!("<data value=\"{}\">", 128u64 << 30);
+    for (tenant, used) in [("ann", used), ("bob", nothing)] {
+        let row = page.split("<bdi>").find(|row| row.starts_with(tenant)).unwrap();
+        assert!(row.contains(&used) && row.contains(&bound), "{tenant}: {row}");
+    }
+    // No GPU: nothing is said of memory and temperature, and no gauge is zero.
+    assert!(!page.contains("temperature") && !metrics.contains("hetal_gpu_memory_bytes{"), "{page}");
 
     // Every metric of the dashboard is there.
     let dashboard = include_str!("../../../packaging/grafana/hetal-server.json");

@@ -6,6 +6,7 @@
 pub mod allocation;
 mod canaries;
 pub mod fuzz;
+pub mod postgres;
 mod random;
 pub mod samples;
 mod watchdog;

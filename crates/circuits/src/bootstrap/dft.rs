@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
 /// The shape of a product of consecutive butterflies of `n` slots, before its entries are computed.
-pub(super) struct Shape {
+pub(super) struct DftShape {
     n: i64,
     lengths: Vec<usize>,
     inverse: bool,
@@ -40,7 +40,7 @@ impl BsgsSplit {
 
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short
 /// ones first from (bit-reversed) coefficients to slots, long ones first for the inverse.
-pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<Shape> {
+pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<DftShape> {
     shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split, false)
 }
 
@@ -53,7 +53,7 @@ fn equal_sizes(all: usize, count: usize) -> Vec<usize> {
 /// butterflies than the others, so that these have fewer giant steps: at `full` 7, 4 and 4
 /// butterflies instead of 5 each need 9 giant steps instead of 17. With as many matrices as
 /// butterflies, each has one.
-pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<Shape> {
+pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<DftShape> {
     if count == 0 {
         return Vec::new();
     }
@@ -67,7 +67,7 @@ pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<
 }
 
 /// Groups of butterflies. The first may be for a raised ciphertext.
-fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit, raised_first: bool) -> Vec<Shape> {
+fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit, raised_first: bool) -> Vec<DftShape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
@@ -76,12 +76,12 @@ fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit,
     let shape = |(k, size)| {
         let lengths = lengths.by_ref().take(size).collect();
         let raised = raised_first && k == 0;
-        Shape { n: n as i64, lengths, inverse, giant_step: 0, copies: 1, raised }.with_split(split)
+        DftShape { n: n as i64, lengths, inverse, giant_step: 0, copies: 1, raised }.with_split(split)
     };
     sizes.into_iter().enumerate().map(shape).collect()
 }
 
-impl Shape {
+impl DftShape {
     /// The number of baby steps is about the root of the number of diagonals, rounded up. A raised
     /// ciphertext has twice as many, because its keys have a fifth of the usual size, but at most a
     /// quarter of the diagonals.
@@ -220,7 +220,7 @@ impl Shape {
 mod tests {
     use super::*;
 
-    fn apply(shape: &Shape, encoder: &Encoder, x: &[Complex64]) -> Vec<Complex64> {
+    fn apply(shape: &DftShape, encoder: &Encoder, x: &[Complex64]) -> Vec<Complex64> {
         let diagonals = shape.diagonals(encoder);
         assert!(diagonals.len() <= 31, "sparse");
         let n = x.len() as i64;
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn raised_ciphertexts_save_outer_rotations() {
         let slots = 1 << 15;
-        let counts = |shapes: Vec<Shape>| -> Vec<_> {
-            let count = |shape: &Shape| {
+        let counts = |shapes: Vec<DftShape>| -> Vec<_> {
+            let count = |shape: &DftShape| {
                 let (inner, outer) = shape.rotations(slots);
                 (shape.raised, inner.len(), outer.len())
             };

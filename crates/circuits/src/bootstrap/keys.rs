@@ -1,7 +1,7 @@
 //! The switching keys of a bootstrap.
 
 use super::BsgsSplit;
-use super::layout::Layout;
+use super::layout::BootstrapLayout;
 use crate::Result;
 use crate::key_list::KeyList;
 use hetal_ckks::{KeyId, Params};
@@ -13,15 +13,15 @@ pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
 
 /// The keys of [`super::Bootstrapper::with_split`].
 pub fn keys_with_split(params: &Params, split: BsgsSplit) -> Vec<(KeyId, usize)> {
-    keys_of(params, &Layout::full(params, split))
+    keys_of(params, &BootstrapLayout::full(params, split))
 }
 
 /// The keys of [`super::Bootstrapper::sparse`].
 pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>> {
-    Ok(keys_of(params, &Layout::sparse(params, slots)?))
+    Ok(keys_of(params, &BootstrapLayout::sparse(params, slots)?))
 }
 
-fn keys_of(params: &Params, layout: &Layout) -> Vec<(KeyId, usize)> {
+fn keys_of(params: &Params, layout: &BootstrapLayout) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
         let (inner, outer) = shape.rotations(params.slots());

@@ -1,20 +1,20 @@
 //! The matrices of a bootstrap and the number of limbs at which each is applied.
 
-use super::dft::{self, BsgsSplit, Shape};
+use super::dft::{self, BsgsSplit, DftShape};
 use crate::{Error, Result};
 use hetal_ckks::Params;
 
 /// The shape of a bootstrap, before its numbers are computed.
-pub(super) struct Layout {
+pub(super) struct BootstrapLayout {
     /// Slots after which the vectors repeat.
     pub(super) slots: usize,
     /// Each with the limbs at which it is applied.
-    pub(super) to_coefficients: Vec<(Shape, usize)>,
+    pub(super) to_coefficients: Vec<(DftShape, usize)>,
     /// Rotations whose successive sums leave the coefficients of the vectors' subring, multiplied
     /// by `2^terms`.
     pub(super) trace: Vec<i64>,
     /// Each with the limbs at which it is applied.
-    pub(super) to_slots: Vec<(Shape, usize)>,
+    pub(super) to_slots: Vec<(DftShape, usize)>,
     /// Limbs the modulus is raised to.
     pub(super) raised_limbs: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct Layout {
 /// The shortest vectors worth a bootstrap of their own.
 const FEWEST_SLOTS: usize = 16;
 
-impl Layout {
+impl BootstrapLayout {
     /// For all slots.
     pub(super) fn full(params: &Params, split: BsgsSplit) -> Self {
         let stages = params.literal().coeffs_to_slots.len();
@@ -48,7 +48,7 @@ impl Layout {
 
     fn new(params: &Params, slots: usize, stages: usize, raised_limbs: usize, split: BsgsSplit) -> Self {
         let to_coefficients = dft::shapes(slots, params.literal().slots_to_coeffs.len(), false, split);
-        let with_limbs = |shapes: Vec<Shape>, from: usize| shapes.into_iter().zip((0..=from).rev()).collect();
+        let with_limbs = |shapes: Vec<DftShape>, from: usize| shapes.into_iter().zip((0..=from).rev()).collect();
         let to_slots = if slots == params.slots() {
             dft::shapes_of_raised(slots, stages, split)
         } else {

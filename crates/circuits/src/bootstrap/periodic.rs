@@ -13,10 +13,10 @@
 //!
 //! All rotations are rotations of the bootstrap of all slots, so there are no further keys. The
 //! trace is a sum where butterflies are means, so the first matrix has the factor `2n/N`. With it
-//! its rounding contributes as much as before ([`Shape::log_weight`]).
+//! its rounding contributes as much as before ([`DftShape::log_weight`]).
 
-use super::dft::Shape;
-use super::layout::Layout;
+use super::dft::DftShape;
+use super::layout::BootstrapLayout;
 use super::{Bootstrapper, Ct, Ends, Form, message_factor};
 use crate::{Error, Result};
 use hetal_ckks::{Backend, EvaluationKeys, Evaluator, LinearTransform};
@@ -43,7 +43,7 @@ fn served_by(period: usize, shortest: usize, slots: usize) -> Result<Option<usiz
 /// The bounds of all slots, and those of each period.
 pub(super) type SortedBounds = (BTreeSet<u32>, BTreeMap<usize, BTreeSet<u32>>);
 
-impl Layout {
+impl BootstrapLayout {
     /// The shortest period for which only the outermost matrices differ.
     pub(super) fn shortest_period(&self) -> usize {
         let inner = self.to_coefficients.iter().rev().skip(1).chain(self.to_slots.iter().skip(1));
@@ -51,7 +51,7 @@ impl Layout {
     }
 
     /// The bounds sorted by the period that serves them.
-    pub(super) fn sorted(&self, bounds: &super::Bounds) -> Result<SortedBounds> {
+    pub(super) fn sorted(&self, bounds: &super::BootstrapBounds) -> Result<SortedBounds> {
         let (mut full, mut periodic) = (bounds.full.clone(), BTreeMap::<_, BTreeSet<_>>::new());
         for &(period, log_bound) in &bounds.periodic {
             match served_by(period, self.shortest_period(), self.slots)? {
@@ -67,7 +67,7 @@ impl<B: Backend> Periodic<B> {
     /// `factor` is that of the first matrix of all slots.
     pub(super) fn new(
         evaluator: &Evaluator<B>,
-        layout: &Layout,
+        layout: &BootstrapLayout,
         period: usize,
         log_bounds: &BTreeSet<u32>,
         factor: f64,
@@ -75,7 +75,7 @@ impl<B: Backend> Periodic<B> {
         let params = evaluator.params();
         let outermost = layout.to_coefficients.last().zip(layout.to_slots.first());
         let ((last, last_limbs), (first, first_limbs)) = outermost.ok_or(Error::Empty("bootstrap"))?;
-        let (last, first): (Shape, Shape) = (last.periodic(period), first.periodic(period));
+        let (last, first): (DftShape, DftShape) = (last.periodic(period), first.periodic(period));
         let encode_last = |&b: &u32| Ok((b, last.encode(evaluator, message_factor(params, b), *last_limbs, false)?));
         let factor = factor * period as f64 / layout.slots as f64;
         Ok(Self {

@@ -1,6 +1,6 @@
 //! Counts of the operations of a circuit by kind and level, and the keys it needs.
 
-use crate::bootstrap::Bounds;
+use crate::bootstrap::BootstrapBounds;
 use std::collections::BTreeMap;
 
 /// The kinds of operation that are counted separately.
@@ -67,7 +67,7 @@ pub struct KeyRequirements {
     /// The level of the conjugation key, if anything is conjugated.
     pub conjugation: Option<usize>,
     /// What is bootstrapped.
-    pub bounds: Bounds,
+    pub bounds: BootstrapBounds,
 }
 
 impl KeyRequirements {
@@ -92,7 +92,7 @@ impl KeyRequirements {
 pub struct OpCounts {
     counts: BTreeMap<(OpKind, usize), u64>,
     rotations: BTreeMap<i64, usize>,
-    bounds: Bounds,
+    bounds: BootstrapBounds,
 }
 
 impl OpCounts {

@@ -37,8 +37,8 @@ pub struct Data {
     /// Weights of rows and classes.
     #[command(flatten)]
     pub weights: WeightArguments,
-    /// Features of validation rows. Without it, one row in 16 of each class is used for validation
-    /// (at least 32 rows); of a table below 256 rows none are, and training rows are validated.
+    /// Features of validation rows. Without it, one row in 16 of each class is used for
+    /// validation; of a table below 512 rows none are, and training rows are validated.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of the validation rows.

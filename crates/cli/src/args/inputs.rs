@@ -57,7 +57,7 @@ pub struct Asked<'a> {
 }
 
 /// Rows to classify.
-pub struct Rows {
+pub struct RowsToClassify {
     /// The names of pictures, texts and rows.
     pub names: Option<Vec<String>>,
     /// The features, one row for each input.
@@ -70,7 +70,7 @@ impl Inputs {
     /// Reads features, or computes them with the network of the model.
     ///
     /// The labels of a feature file are in the column that was asked for or under a usual name.
-    pub fn rows(&self, model: &Model, path: &Path, asked: &Asked) -> Result<Rows> {
+    pub fn rows(&self, model: &Model, path: &Path, asked: &Asked) -> Result<RowsToClassify> {
         if let Some(file) = &self.features {
             return self.table_rows(file, model, asked);
         }
@@ -78,11 +78,11 @@ impl Inputs {
         let names = self.pictures.iter().map(|path| path.display().to_string()).chain(self.text.iter().cloned());
         let names: Vec<String> = names.collect();
         let features = self.encoded(manifest, names.len())?;
-        Ok(Rows { names: Some(names), features, labels: None })
+        Ok(RowsToClassify { names: Some(names), features, labels: None })
     }
 
     /// Reads features, with the columns that the model was trained on.
-    fn table_rows(&self, file: &Path, model: &Model, asked: &Asked) -> Result<Rows> {
+    fn table_rows(&self, file: &Path, model: &Model, asked: &Asked) -> Result<RowsToClassify> {
         let options = Options {
             expected: model.columns.clone(),
             id: asked.id.map(str::to_owned),
@@ -101,7 +101,7 @@ impl Inputs {
             );
         }
         let (labels, names) = (table.labels.take(), table.ids.take());
-        Ok(Rows { names, features: matrix(table)?, labels })
+        Ok(RowsToClassify { names, features: matrix(table)?, labels })
     }
 
     /// Computes features of pictures or texts in another process.

@@ -82,7 +82,8 @@ pub struct Arguments {
     /// With --from-text: where the network runs.
     #[arg(long, value_enum, default_value = "auto", requires = "from_text")]
     pub device: DeviceArgument,
-    /// Print one JSON object.
+    /// Print one JSON object. Unless standard error is a terminal, progress is written there as
+    /// lines of JSON (docs/reports.md).
     #[arg(long)]
     pub json: bool,
 }
@@ -162,7 +163,7 @@ fn prepared() -> Preparation {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let rows = DemoRows::open(arguments)?;
-    let mut progress = TrainingProgress::new();
+    let mut progress = TrainingProgress::of_json(arguments.json);
     progress.line(&format!(
         "hetal demo: {} sentences of {} classes, as vectors of {} numbers. The data owner encrypts them, and the server \
          trains on the ciphertexts.\n\

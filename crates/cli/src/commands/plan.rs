@@ -42,15 +42,15 @@ pub struct Arguments {
     /// feature file that contains the labels.
     #[arg(long, conflicts_with = "labels", value_name = "NAME", help_heading = "Rows")]
     pub label_column: Option<String>,
-    /// Features of validation rows. Without it, one row in 16 of each class is used for validation
-    /// (at least 32 rows); of a table below 256 rows none are, and training rows are validated.
+    /// Features of validation rows. Without it, one row in 16 of each class is used for
+    /// validation; of a table below 512 rows none are, and training rows are validated.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation: Option<PathBuf>,
     /// Labels of the validation rows.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub validation_labels: Option<String>,
-    /// All rows. One in 16 is used for validation, at least 32, unless --validation-rows is given.
-    /// Below 256 rows, the training rows are validated.
+    /// All rows. One in 16 is used for validation, unless --validation-rows is given. Below 512
+    /// rows, the training rows are validated.
     #[arg(long, value_name = "COUNT", help_heading = "Numbers, if there is no file yet")]
     pub rows: Option<usize>,
     /// With --features: the feature columns, by name or by number (the first is 1), separated by

@@ -69,7 +69,8 @@ pub struct Arguments {
     /// Milliseconds between logits and verdict.
     #[arg(long, hide = true)]
     pub verdict_delay_ms: Option<u64>,
-    /// Print one JSON object.
+    /// Print one JSON object. Unless standard error is a terminal, progress is written there as
+    /// lines of JSON (docs/reports.md).
     #[arg(long)]
     pub json: bool,
 }
@@ -80,7 +81,8 @@ const INTERRUPTED: &str = "interrupted: run the same command again to continue. 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Read { task, manifest, report: data, weights } = arguments.data.read()?;
-    eprint!("{}{}{}", data.text(), task.preparation.text(), weights.text());
+    let mut progress = TrainingProgress::of_json(arguments.json);
+    progress.preface(&format!("{}{}{}", data.text(), task.preparation.text(), weights.text()));
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
@@ -90,10 +92,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut options = Options::new(&arguments.name);
     let defaults = Defaults::new(&task);
     options.wishes = defaults.fill(&arguments.wishes.wishes(), task.training.rows(), Some(remote.offer()));
-    eprintln!("{}", wishes_text(&options.wishes));
+    progress.preface(&format!("{}\n", wishes_text(&options.wishes)));
     options.verify = arguments.verify;
     if arguments.no_check {
-        eprintln!("note: --no-check is deprecated: without --verify nothing is compared");
+        progress.preface("note: --no-check is deprecated: without --verify nothing is compared\n");
     }
     options.row_form = arguments.row_form.wish();
     options.replace = arguments.replace;
@@ -104,7 +106,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(ms) = arguments.verdict_delay_ms {
         options.verdict_delay = std::time::Duration::from_millis(ms);
     }
-    let mut progress = TrainingProgress::new();
     let mut show = |step| progress.show(step);
     let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;

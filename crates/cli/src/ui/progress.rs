@@ -1,17 +1,20 @@
-//! Progress on standard error: bars on a terminal, lines elsewhere.
+//! Progress on standard error: bars on a terminal, lines of text or of JSON elsewhere.
 
+use crate::ui::events::EventLines;
 use crate::ui::format::bytes;
 use crate::ui::live::LiveView;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round, shown_loss};
 pub use hetal_experiments::report::progress::{bar, spinner};
 use hetal_learn::Verdict;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Stderr};
 
 /// Shows the progress of a training.
 pub struct TrainingProgress {
     /// None where lines are printed instead.
     view: Option<LiveView>,
+    /// Lines of JSON, instead of those for people.
+    events: Option<EventLines<Stderr>>,
     stage: String,
 }
 
@@ -25,11 +28,30 @@ impl TrainingProgress {
     /// Progress on standard error; standard output is for results.
     pub fn new() -> Self {
         let view = std::io::stderr().is_terminal().then(LiveView::new);
-        Self { view, stage: String::new() }
+        Self { view, events: None, stage: String::new() }
+    }
+
+    /// Progress of a command whose result is JSON: where nobody looks, it is JSON too.
+    pub fn of_json(json: bool) -> Self {
+        let mut progress = Self::new();
+        progress.events = (json && progress.view.is_none()).then(|| EventLines::new(std::io::stderr()));
+        progress
+    }
+
+    /// Prints text of several lines before anything else is shown.
+    pub fn preface(&mut self, text: &str) {
+        match &mut self.events {
+            _ if text.is_empty() => {}
+            Some(events) => events.note(text),
+            None => eprint!("{text}"),
+        }
     }
 
     /// Shows an event.
     pub fn show(&mut self, event: ProgressEvent) {
+        if let Some(events) = &mut self.events {
+            events.event(&event);
+        }
         match event {
             ProgressEvent::Comparing => self.bar("checking the key set", 0, 1),
             ProgressEvent::Keys { done, total } => self.bar("making keys", done as u64, total as u64),
@@ -41,6 +63,8 @@ impl TrainingProgress {
             ProgressEvent::SendingRows { sent, total } => {
                 self.transfer(&format!("sending rows ({})", bytes(total)), sent, total)
             }
+            // Lines of JSON have these already.
+            ProgressEvent::Queued | ProgressEvent::Started(_) if self.events.is_some() => {}
             ProgressEvent::Queued => self.line("waiting in the server's queue"),
             ProgressEvent::Started(engine) => self.line(&format!("the server computes on {engine}")),
             ProgressEvent::Working(progress) if progress.resting => self.line(
@@ -75,6 +99,9 @@ impl TrainingProgress {
     }
 
     fn judged(&mut self, number: usize, round: &Round) {
+        if self.events.is_some() {
+            return;
+        }
         let verdict = match round.verdict {
             Verdict::Continue => "continue",
             Verdict::Stop => "stop",
@@ -104,12 +131,13 @@ impl TrainingProgress {
     /// Prints a permanent line.
     pub fn line(&mut self, text: &str) {
         self.stage.clear();
-        match &mut self.view {
-            Some(view) => {
+        match (&mut self.view, &mut self.events) {
+            (Some(view), _) => {
                 view.clear();
                 view.line(text);
             }
-            None => eprintln!("{text}"),
+            (None, Some(events)) => events.note(text),
+            (None, None) => eprintln!("{text}"),
         }
     }
 
@@ -133,7 +161,7 @@ impl TrainingProgress {
                 }
                 view.set(done, all);
             }
-            None if is_new => eprintln!("{name}"),
+            None if is_new && self.events.is_none() => eprintln!("{name}"),
             None => {}
         }
     }

@@ -80,7 +80,7 @@ impl Answer {
     pub fn refusal(refusal: Refusal) -> Self {
         let (status, why) = match refusal {
             Refusal::Method => ("405 Method Not Allowed", "these pages are only read"),
-            Refusal::Host => ("421 Misdirected PageRequest", "this server has no such name"),
+            Refusal::Host => ("421 Misdirected Request", "this server has no such name"),
             Refusal::Origin => ("403 Forbidden", "another site asked for this page"),
             Refusal::Token => ("403 Forbidden", "open the address that hetal ui printed: it ends with a token"),
         };
@@ -115,7 +115,7 @@ pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> Answ
     let request = std::str::from_utf8(&head).ok().and_then(PageRequest::parse);
     let answer = match &request {
         Some(request) => answer(request),
-        None => Answer { status: "400 Bad PageRequest", kind: "text/plain", body: b"not a request\n".to_vec() },
+        None => Answer { status: "400 Bad Request", kind: "text/plain", body: b"not a request\n".to_vec() },
     };
     stream.write_all(answer.head().as_bytes())?;
     stream.write_all(&answer.body)?;

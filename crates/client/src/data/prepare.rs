@@ -6,15 +6,13 @@ use super::weights;
 use crate::{Error, Result};
 use hetal_learn::scaling::filled;
 use hetal_learn::split_mix::SplitMix64;
-use hetal_learn::{LabelledMatrix, Matrix, Normalisation, Scaling};
+use hetal_learn::{Judge, LabelledMatrix, Matrix, Normalisation, Scaling};
 use hetal_tables::{LabelType, Labels, Table};
 
 /// Tables of fewer rows are trained on whole, and validated on the same rows.
-const FEWEST_ROWS_TO_SPLIT: usize = 256;
+const FEWEST_ROWS_TO_SPLIT: usize = 512;
 /// One in this many rows of each class is used for validation if no validation rows are given.
 const VALIDATION_SHARE: usize = 16;
-/// At least about this many rows are used for validation.
-const FEWEST_VALIDATION_ROWS: usize = 32;
 /// Makes splits and shuffles the same in every run and on every machine.
 const SEED: u64 = 0x6865_7461_6c20_3031;
 /// The odd constant of SplitMix64.
@@ -234,6 +232,12 @@ impl TrainingData {
         })
     }
 
+    /// The judge of a training on these rows, before its first epoch.
+    pub fn judge(&self, patience: usize, range: f64, repeats: usize) -> Judge {
+        let judge = Judge::new(patience, range, repeats);
+        if self.preparation.validates_on_training_rows { judge.until_settled() } else { judge }
+    }
+
     /// The share of each class among the training rows, counted by their weights.
     pub fn class_shares(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.classes.len()];
@@ -306,13 +310,8 @@ fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
 pub fn validation_rows(rows: usize) -> usize {
     match rows < FEWEST_ROWS_TO_SPLIT {
         true => 0,
-        false => rows / validation_share(rows),
+        false => rows / VALIDATION_SHARE,
     }
-}
-
-/// One in so many rows is set aside for validation.
-fn validation_share(rows: usize) -> usize {
-    (rows / FEWEST_VALIDATION_ROWS).clamp(1, VALIDATION_SHARE)
 }
 
 /// Splits rows into training and validation rows. Validation gets an equal share of each class, and
@@ -328,7 +327,7 @@ fn split_rows(labels: &[usize], classes: usize, split: &Split) -> Result<(Vec<us
     if split.share.is_none() && validation_rows(labels.len()) == 0 {
         return Ok((order.clone(), order));
     }
-    let share = split.share.unwrap_or(1.0 / validation_share(labels.len()) as f64);
+    let share = split.share.unwrap_or(1.0 / VALIDATION_SHARE as f64);
     let (mut training, mut validation) = (Vec::new(), Vec::new());
     for row in order {
         let class = labels[row];
@@ -402,7 +401,7 @@ mod tests {
         assert_eq!(data.training, data.validation);
         assert!(data.preparation.validates_on_training_rows && data.training.rows() == 140);
         assert!(data.preparation.text().contains("few rows: all 140 are trained on"), "{}", data.preparation.text());
-        assert_eq!([0, 140, 255, 256, 400, 512, 5120].map(validation_rows), [0, 0, 0, 32, 33, 32, 320]);
+        assert_eq!([0, 140, 511, 512, 800, 5120].map(validation_rows), [0, 0, 0, 32, 50, 320]);
         let given = TrainingData::new(&rows, Some(&rows), &unscaled()).unwrap();
         assert!(!given.preparation.validates_on_training_rows);
     }
@@ -410,7 +409,7 @@ mod tests {
     /// Validation rows decide nothing: neither scales nor replacements of missing values.
     #[test]
     fn statistics_come_from_training_rows_only() {
-        let rows = labelled((0..300).map(|k| k % 2).collect());
+        let rows = labelled((0..600).map(|k| k % 2).collect());
         let standard = Preparation { imputation: Some(Imputation::Mean), ..Preparation::scaled(Scaling::Standard) };
         let before = TrainingData::new(&rows, None, &standard).unwrap();
         let (_, aside) =
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!((&after.normalisation, &after.training), (&before.normalisation, &before.training));
         assert_ne!(after.validation, before.validation);
         assert_eq!(after.preparation.imputed_values, aside.len());
-        let all: Vec<usize> = (0..300).filter(|row| !aside.contains(row)).collect();
+        let all: Vec<usize> = (0..600).filter(|row| !aside.contains(row)).collect();
         let mean = all.iter().map(|&row| rows.features[(row, 1)]).sum::<f64>() / all.len() as f64;
         assert!((after.normalisation.fill().unwrap()[1] - mean).abs() < 1e-9);
         // Without imputation they are refused, with the row of the file.
@@ -475,18 +474,18 @@ mod tests {
         assert!(fault(&bad, None).starts_with("rows.csv: row 1, column 3:"), "{}", fault(&bad, None));
         // A row that is far longer than the others is an error if it is set aside for validation.
         let mut found = 0;
-        let mut many = labelled((0..320).map(|k| k % 2).collect());
+        let mut many = labelled((0..640).map(|k| k % 2).collect());
         many.file = "rows.csv".to_owned();
-        for row in 0..320 {
+        for row in 0..640 {
             let mut far = many.clone();
-            far.features[(row, 1)] = 9e5;
+            far.features[(row, 1)] = 9e6;
             if let Err(error) = TrainingData::new(&far, None, &unscaled()) {
                 let said = error.to_string();
                 assert!(said.starts_with(&format!("rows.csv: row {}: length", row + 1)), "{row}: {said}");
                 found += 1;
             }
         }
-        assert_eq!(found, 32, "16 rows of each class are set aside");
+        assert_eq!(found, 40, "20 rows of each class are set aside");
         let mut other = rows.clone();
         other.file = "validation.csv".to_owned();
         other.features[(7, 1)] = 1e5;

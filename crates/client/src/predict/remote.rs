@@ -77,12 +77,17 @@ fn sent_logits(
     let form = wish.choose(remote.offer(), &layout, project.settings().uplink)?;
     let job = parse_job(model)?;
     require_job(remote, model, job)?;
-    send_keys(project, remote, &training.job, report)?;
+    let keys_are_there = send_keys(project, remote, &training.job, report)?;
     let request = random_name()?;
     let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
     let (folder, _lock) = locked_folder(project, &leftovers.label)?;
     let mut query = Query { remote, owner, layout, model, request, folder, form, leftovers, job: None };
-    let logits = query.ask(features, report);
+    let logits = match query.ask(features, report) {
+        Err(Error::Remote(rpc::Error::NotFound { server, .. })) if !keys_are_there => {
+            Err(Error::KeysOfModelLost { model: model.name.clone(), server })
+        }
+        answer => answer,
+    };
     let is_there = !matches!(
         logits,
         Err(Error::Remote(rpc::Error::Unreachable { .. } | rpc::Error::Late { .. } | rpc::Error::Cancelled))
@@ -121,19 +126,20 @@ fn outliers(model: &Model, features: &Matrix) -> Result<Vec<usize>> {
 }
 
 /// Sends the key set of a training again if the server has lost it and this project still has it.
+/// Returns whether the server has it now, as far as is known.
 fn send_keys(
     project: &Project,
     remote: &Remote,
     job: &str,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
-) -> Result<()> {
-    let Some(keys) = training::key_set_of_job(project, job) else { return Ok(()) };
+) -> Result<bool> {
+    let Some(keys) = training::key_set_of_job(project, job) else { return Ok(false) };
     let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
     let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
     match remote.upload_exactly(BlobKind::Keys, &project.key_file(&keys), digest, &mut progress) {
         // The server says what it lacks when it classifies.
-        Err(rpc::Error::NotAsWritten { .. }) => Ok(()),
-        sent => Ok(sent.map(drop)?),
+        Err(rpc::Error::NotAsWritten { .. }) => Ok(false),
+        sent => Ok(sent.map(|_| true)?),
     }
 }
 

@@ -121,15 +121,14 @@ pub(crate) fn shape(data: &TrainingData) -> report::TrainedShape {
 pub(crate) fn checks(rounds: &[Round], terms: &HyperParameters, seconds: &[Option<f64>]) -> Vec<report::Check> {
     let (mut range, mut rate) = (terms.range, terms.rate);
     let check = |(k, round): (usize, &Round)| {
-        // The loss of a round that was refused.
-        let is_known = round.loss.is_finite() && round.loss < f64::MAX;
+        let shown = round.shown();
         let check = report::Check {
             number: k + 1,
-            verdict: verdict(round.verdict),
-            accepted: round.accepted,
-            loss: is_known.then(|| shown_loss(round.loss)),
-            accuracy: is_known.then_some(round.accuracy),
-            largest_logit: (is_known && round.largest.is_finite()).then(|| (round.largest * 100.0).round() / 100.0),
+            verdict: shown.verdict,
+            accepted: shown.accepted,
+            loss: shown.loss,
+            accuracy: shown.accuracy,
+            largest_logit: shown.largest_logit,
             range,
             limit: NEAR_THE_END * range,
             rate,
@@ -143,15 +142,6 @@ pub(crate) fn checks(rounds: &[Round], terms: &HyperParameters, seconds: &[Optio
         check
     };
     rounds.iter().enumerate().map(check).collect()
-}
-
-fn verdict(verdict: Verdict) -> report::Verdict {
-    match verdict {
-        Verdict::Continue => report::Verdict::Continue,
-        Verdict::Stop => report::Verdict::Stop,
-        Verdict::LowerRate => report::Verdict::LowerRate,
-        Verdict::WidenRange => report::Verdict::WidenRange,
-    }
 }
 
 pub(crate) fn hyper_parameters(terms: &HyperParameters) -> report::HyperParameterRecord {

@@ -7,6 +7,7 @@
 use crate::TrainingData;
 use crate::data::PreparationReport;
 use crate::rpc::Offer;
+use hetal_learn::agreement::CHECK_EVERY;
 use hetal_learn::spectrum::Spectrum;
 use hetal_learn::{Scaling, Wishes};
 use serde::Serialize;
@@ -14,16 +15,22 @@ use serde::Serialize;
 /// The most rows of a batch. Larger batches take longer and hardly fewer iterations.
 const BATCH: usize = 512;
 /// The learning rate times the largest eigenvalue of the rows is between half of this and this. The
-/// curvature of the loss is at most half the eigenvalue, and far smaller once most rows are right.
-const STEP: f64 = 8.0;
+/// curvature of the loss is at most half the eigenvalue, and smaller once most rows are right.
+/// Nesterov's steps are stable up to 4/3 of the inverse of the curvature.
+const STEP: f64 = 4.0;
 /// L2 is that of a prior under which the logits of a row of mean length have this variance.
-const LOGIT_VARIANCE: f64 = 16.0;
+const LOGIT_VARIANCE: f64 = 8.0;
 /// The most of a weight that L2 takes in a step.
 const MOST_DECAY: f64 = 0.25;
 /// At least this many iterations are allowed; most trainings converge in half of them.
 const ITERATIONS: usize = 128;
 /// At least this many epochs are allowed.
 const EPOCHS: usize = 8;
+/// A training goes on for about this many iterations without improvement, which is half a period of
+/// the oscillations that momentum causes near the end of a training.
+const PATIENCE_ITERATIONS: usize = 10;
+/// The least patience, and the most.
+const PATIENCE: (usize, usize) = (3, 10);
 /// The lowest and the highest learning rate, unless a server says otherwise.
 const RATES: (f64, f64) = (1.0 / 1024.0, 8.0);
 
@@ -36,6 +43,8 @@ pub struct Defaults {
     pub rate: f64,
     /// The factor of `|W|^2 / 2` in the loss, a power of two or 0.
     pub alpha: f64,
+    /// Checks without improvement before the training stops.
+    pub patience: usize,
     /// The most epochs.
     pub max_epochs: usize,
 }
@@ -52,7 +61,13 @@ impl Defaults {
             true => nearest_power_of_two(spectrum.mean_square / (LOGIT_VARIANCE * rows.max(1) as f64)),
             false => 0.0,
         };
-        Self { batch, rate, alpha: alpha.min(power_of_two_below(MOST_DECAY / rate)), max_epochs: epochs(rows, batch) }
+        Self {
+            batch,
+            rate,
+            alpha: alpha.min(power_of_two_below(MOST_DECAY / rate)),
+            patience: patience(CHECK_EVERY),
+            max_epochs: epochs(rows, batch),
+        }
     }
 
     /// The wishes, with these hyper-parameters where the owner has none, within a server's bounds.
@@ -60,7 +75,7 @@ impl Defaults {
         let bounds = offer.map(|offer| offer.bounds);
         let within = |value: usize, (least, most): (usize, usize)| value.clamp(least, most.max(least));
         let batch = wishes.batch.unwrap_or_else(|| bounds.map_or(self.batch, |b| within(self.batch, b.batch)));
-        let max_epochs = epochs(rows, batch);
+        let (patience, max_epochs) = (patience(wishes.check_every.unwrap_or(CHECK_EVERY)), epochs(rows, batch));
         // What a server hides stays its choice.
         let shown = |value: f64, bounds: Option<Option<(f64, f64)>>| match bounds {
             None => Some(value),
@@ -73,6 +88,7 @@ impl Defaults {
             batch: Some(batch),
             rate,
             alpha: wishes.alpha.or(alpha),
+            patience: wishes.patience.or(Some(bounds.map_or(patience, |b| within(patience, (1, b.patience))))),
             max_epochs: wishes.max_epochs.or(Some(bounds.map_or(max_epochs, |b| within(max_epochs, (1, b.epochs))))),
             ..wishes.clone()
         }
@@ -83,13 +99,14 @@ impl Defaults {
 pub fn wishes_text(wishes: &Wishes) -> String {
     let shown = |value: Option<String>| value.unwrap_or_else(|| "of the server".to_owned());
     format!(
-        "hyper-parameters: batch {}, rate {}, L2 (alpha) {}, at most {} epochs",
+        "hyper-parameters: batch {}, rate {}, L2 (alpha) {}, patience {}, at most {} epochs",
         shown(wishes.batch.map(|x| x.to_string())),
         shown(wishes.rate.map(|x| x.to_string())),
         match wishes.alpha {
             Some(0.0) => "none".to_owned(),
             alpha => shown(alpha.map(|x| x.to_string())),
         },
+        shown(wishes.patience.map(|x| x.to_string())),
         shown(wishes.max_epochs.map(|x| x.to_string()))
     )
 }
@@ -100,9 +117,19 @@ fn needs_l2(rows: &PreparationReport) -> bool {
     rows.scaling == Scaling::Standard || rows.validates_on_training_rows
 }
 
+/// The batches of `rows` rows.
+fn batches(rows: usize, batch: usize) -> usize {
+    rows.div_ceil(batch.max(1)).max(1)
+}
+
 /// The most epochs of `rows` rows in batches of `batch`.
 fn epochs(rows: usize, batch: usize) -> usize {
-    ITERATIONS.div_ceil(rows.div_ceil(batch.max(1)).max(1)).max(EPOCHS)
+    ITERATIONS.div_ceil(batches(rows, batch)).max(EPOCHS)
+}
+
+/// The patience of a training that is checked every so many iterations.
+fn patience(iterations: usize) -> usize {
+    PATIENCE_ITERATIONS.div_ceil(iterations.max(1)).clamp(PATIENCE.0, PATIENCE.1)
 }
 
 /// The largest power of two up to a positive number.
@@ -140,7 +167,7 @@ mod tests {
             }
             assert!(defaults.rate * defaults.alpha <= MOST_DECAY, "{defaults:?}");
         }
-        let wide = data(300, 256);
+        let wide = data(600, 256);
         assert_eq!((wide.preparation.scaling, Defaults::new(&wide).alpha), (Scaling::None, 0.0));
     }
 
@@ -152,6 +179,26 @@ mod tests {
         let defaults = Defaults::new(&data(1100, 5));
         assert_eq!((defaults.batch, defaults.max_epochs), (345, 43));
         assert_eq!((epochs(13_084, 512), epochs(1_000_000, 512)), (8, 8));
+    }
+
+    /// Three checks of every iteration are three iterations, which is no time to wait.
+    #[test]
+    fn patience_is_counted_in_iterations() {
+        let of = |check_every| {
+            let wishes = Wishes { check_every, ..Wishes::default() };
+            Defaults::new(&data(140, 5)).fill(&wishes, 140, None).patience.unwrap()
+        };
+        assert_eq!([None, Some(4), Some(1), Some(2), Some(3), Some(9)].map(of), [3, 3, 10, 5, 4, 3]);
+        assert_eq!(Defaults::new(&data(140, 5)).patience, 3);
+        let wishes = |patience: usize| {
+            let bounds = ServerLimits { batch: (1, 512), epochs: 200, patience, ..ServerLimits::default() };
+            let offer = Offer { bounds, ..Offer::default() };
+            let every = Wishes { check_every: Some(1), ..Wishes::default() };
+            Defaults::new(&data(140, 5)).fill(&every, 140, Some(&offer)).patience
+        };
+        assert_eq!([20, 10, 4, 0].map(wishes), [10, 10, 4, 1].map(Some));
+        let asked = Wishes { patience: Some(2), ..Wishes::default() };
+        assert_eq!(Defaults::new(&data(140, 5)).fill(&asked, 140, None).patience, Some(2));
     }
 
     #[test]

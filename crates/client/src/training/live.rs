@@ -1,10 +1,9 @@
 //! What a training does just now, and the seconds of its phases: the file that `hetal ui` and
 //! reports read. It holds no decrypted value.
 
-use super::ProgressEvent;
+use super::{PhaseProgress, ProgressEvent};
 use crate::project::{read, write};
-use crate::rpc::Phase;
-use hetal_report::{CurrentPhase, PreparationRecord, TrainedShape, Unit, iso};
+use hetal_report::{CurrentPhase, PreparationRecord, TrainedShape, iso};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -103,38 +102,15 @@ impl Live {
     pub fn observe(&mut self, event: &ProgressEvent) {
         self.count();
         match event {
-            ProgressEvent::Comparing => self.phase("making keys", (0, 0), Unit::Pieces),
-            ProgressEvent::Keys { done, total } => {
-                self.phase("making keys", (*done as u64, *total as u64), Unit::Pieces)
-            }
-            ProgressEvent::Encrypting { done, total } => {
-                self.phase("encrypting rows", (*done as u64, *total as u64), Unit::Pieces)
-            }
-            ProgressEvent::SendingKeys { sent, total } => self.phase("sending keys", (*sent, *total), Unit::Bytes),
-            ProgressEvent::SendingRows { sent, total } => self.phase("sending rows", (*sent, *total), Unit::Bytes),
-            ProgressEvent::Queued => self.phase("waiting in the queue", (0, 0), Unit::Pieces),
-            ProgressEvent::Started(engine) => {
-                self.file.engine = Some(engine.clone());
-                self.phase("server: preparing", (0, 0), Unit::Pieces);
-            }
-            ProgressEvent::Working(progress) if progress.resting => {
-                self.phase("waiting for a GPU that works", (0, 0), Unit::Pieces)
-            }
-            ProgressEvent::Working(progress) => {
+            ProgressEvent::Started(engine) => self.file.engine = Some(engine.clone()),
+            ProgressEvent::Working(progress) if !progress.resting => {
                 self.file.progress.epoch = progress.epoch as u64;
-                let (name, unit) = match progress.phase {
-                    Phase::Preparing => ("server: preparing", Unit::Pieces),
-                    Phase::Training => ("server: training", Unit::Iterations),
-                    Phase::Validating | Phase::Classifying => ("server: validating", Unit::Pieces),
-                };
-                self.phase(name, (progress.done, progress.total), unit);
             }
             ProgressEvent::Judged { number, .. } => self.judged(*number),
-            ProgressEvent::Checking => self.phase("checking the result here", (0, 0), Unit::Pieces),
-            ProgressEvent::Stranded(_)
-            | ProgressEvent::Restarted { .. }
-            | ProgressEvent::Abandoned { .. }
-            | ProgressEvent::Outliers { .. } => {}
+            _ => {}
+        }
+        if let Some(now) = event.phase() {
+            self.phase(&now);
         }
     }
 
@@ -148,7 +124,8 @@ impl Live {
         }
     }
 
-    fn phase(&mut self, name: &str, (done, total): (u64, u64), unit: Unit) {
+    fn phase(&mut self, now: &PhaseProgress) {
+        let PhaseProgress { name, done, total, unit } = *now;
         let progress = &mut self.file.progress;
         let is_new = progress.phase != name || done < progress.done;
         if is_new {
@@ -201,7 +178,7 @@ pub(crate) fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::JobProgress;
+    use crate::rpc::{JobProgress, Phase};
     use crate::training::Round;
     use hetal_learn::Verdict;
     use hetal_testkit::TempDir;

@@ -40,7 +40,9 @@ pub use defaults::{Defaults, wishes_text};
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
 pub use options::Options;
-pub use progress::{IterationTime, ProgressEvent, Round, Seconds, SentBytes, Trained, shown_loss};
+pub use progress::{
+    IterationTime, PhaseProgress, ProgressEvent, Round, Seconds, SentBytes, ShownRound, Trained, shown_loss,
+};
 pub use unfinished::{files_of_unfinished, record_of_unfinished, unfinished};
 
 use crate::ciphertexts::RowBlobFile;
@@ -52,7 +54,6 @@ use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, report, rpc};
 use hetal_keys::locked_file::FileLock;
 use hetal_keys::secret_file;
-use hetal_learn::Judge;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestCheck;
 use live::Live;
@@ -223,6 +224,7 @@ impl<'a> TrainingRun<'a> {
             form: self.record.form,
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
+        let data = self.data;
         let record = self.job_record()?;
         if job.terms.as_ref() != Some(&record.terms) {
             let fault = Error::hostile(format!("hyper-parameters other than those agreed on: {:?}", job.terms));
@@ -237,7 +239,7 @@ impl<'a> TrainingRun<'a> {
         }
         let is_another = record.id.as_ref().is_some_and(|known| *known != job.id.to_string());
         record.assign_job(&job);
-        record.judge.get_or_insert_with(|| Judge::new(record.terms.patience, record.terms.range, REPEATS));
+        record.judge.get_or_insert_with(|| data.judge(record.terms.patience, record.terms.range, REPEATS));
         if is_another {
             self.best = BestCheck::none(self.data);
         }

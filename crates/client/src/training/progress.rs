@@ -1,9 +1,10 @@
 //! Progress events and results of a training.
 
 use crate::Model;
-use crate::rpc::{JobId, JobProgress};
+use crate::rpc::{JobId, JobProgress, Phase};
 use hetal_keys::noise_bound;
 use hetal_learn::{Matrix, Verdict};
+use hetal_report::Unit;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -80,6 +81,51 @@ pub enum ProgressEvent {
     },
 }
 
+/// The phase that an event belongs to, and what is done of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseProgress {
+    /// The name of the phase. Records, live pages and JSON events have the same names.
+    pub name: &'static str,
+    /// What is done.
+    pub done: u64,
+    /// All of it; 0 if unknown.
+    pub total: u64,
+    /// What both count.
+    pub unit: Unit,
+}
+
+impl ProgressEvent {
+    /// The phase that this event belongs to; none for events that are no work.
+    pub fn phase(&self) -> Option<PhaseProgress> {
+        let counted = |name, done: usize, total: usize| (name, done as u64, total as u64, Unit::Pieces);
+        let (name, done, total, unit) = match self {
+            Self::Comparing => counted("making keys", 0, 0),
+            Self::Keys { done, total } => counted("making keys", *done, *total),
+            Self::Encrypting { done, total } => counted("encrypting rows", *done, *total),
+            Self::SendingKeys { sent, total } => ("sending keys", *sent, *total, Unit::Bytes),
+            Self::SendingRows { sent, total } => ("sending rows", *sent, *total, Unit::Bytes),
+            Self::Queued => counted("waiting in the queue", 0, 0),
+            Self::Started(_) => counted("server: preparing", 0, 0),
+            Self::Working(progress) if progress.resting => counted("waiting for a GPU that works", 0, 0),
+            Self::Working(progress) => {
+                let (name, unit) = match progress.phase {
+                    Phase::Preparing => ("server: preparing", Unit::Pieces),
+                    Phase::Training => ("server: training", Unit::Iterations),
+                    Phase::Validating | Phase::Classifying => ("server: validating", Unit::Pieces),
+                };
+                (name, progress.done, progress.total, unit)
+            }
+            Self::Checking => counted("checking the result here", 0, 0),
+            Self::Judged { .. }
+            | Self::Stranded(_)
+            | Self::Restarted { .. }
+            | Self::Abandoned { .. }
+            | Self::Outliers { .. } => return None,
+        };
+        Some(PhaseProgress { name, done, total, unit })
+    }
+}
+
 /// A judged round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
@@ -94,6 +140,41 @@ pub struct Round {
     pub accuracy: f64,
     /// The largest absolute logit.
     pub largest: f64,
+}
+
+/// A round with the digits that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ShownRound {
+    /// The verdict.
+    pub verdict: hetal_report::Verdict,
+    /// Whether its weights count.
+    pub accepted: bool,
+    /// Loss on the validation rows; none if the server's answer was refused.
+    pub loss: Option<f64>,
+    /// Share of correct validation rows.
+    pub accuracy: Option<f64>,
+    /// The largest absolute logit.
+    pub largest_logit: Option<f64>,
+}
+
+impl Round {
+    /// This round with the digits that are shown.
+    pub fn shown(&self) -> ShownRound {
+        // The loss of a round that was refused.
+        let is_known = self.loss.is_finite() && self.loss < f64::MAX;
+        ShownRound {
+            verdict: match self.verdict {
+                Verdict::Continue => hetal_report::Verdict::Continue,
+                Verdict::Stop => hetal_report::Verdict::Stop,
+                Verdict::LowerRate => hetal_report::Verdict::LowerRate,
+                Verdict::WidenRange => hetal_report::Verdict::WidenRange,
+            },
+            accepted: self.accepted,
+            loss: is_known.then(|| shown_loss(self.loss)),
+            accuracy: is_known.then_some(self.accuracy),
+            largest_logit: (is_known && self.largest.is_finite()).then(|| (self.largest * 100.0).round() / 100.0),
+        }
+    }
 }
 
 /// The time of a training in seconds, summed over all its runs.
@@ -202,11 +283,7 @@ impl Trained {
     /// What to try if the training ended before its loss had converged.
     pub fn unconverged(&self) -> Option<String> {
         let training = &self.model.training;
-        let rate = training.rate.map_or_else(String::new, |rate| format!(" or --rate {}", 2.0 * rate));
-        (!self.converged()).then(|| {
-            let epochs = 2 * training.max_epochs;
-            format!("the loss was still falling when the training ended: try --epochs {epochs}{rate}")
-        })
+        (!self.converged()).then(|| advice(&self.rounds, training.rate, training.max_epochs))
     }
 
     /// Whether the weights are those of an honest training: `None` without a plaintext reference.
@@ -224,6 +301,22 @@ impl Trained {
         let (difference, reference) = self.difference.zip(self.reference.as_ref())?;
         Some(shown_difference(difference, reference))
     }
+}
+
+/// A loss beyond the lowest one by this factor, when a training ends, has not just stopped falling.
+const RISEN: f64 = 1.25;
+
+/// What to try after a training of these rounds, which its last epoch ended.
+fn advice(rounds: &[Round], rate: Option<f64>, max_epochs: usize) -> String {
+    let losses = || rounds.iter().filter(|round| round.accepted).map(|round| round.loss);
+    let lowest = losses().fold(f64::INFINITY, f64::min);
+    let option = |factor: f64| rate.map(|rate| format!("--rate {}", factor * rate));
+    if losses().next_back().is_some_and(|last| last > RISEN * lowest) {
+        let rate = option(0.5).unwrap_or_else(|| "a lower learning rate, which the operator sets".to_owned());
+        return format!("the loss rose and fell until the training ended: try {rate}");
+    }
+    let rate = option(2.0).map_or_else(String::new, |rate| format!(" or {rate}"));
+    format!("the loss was still falling when the training ended: try --epochs {}{rate}", 2 * max_epochs)
 }
 
 /// [`Trained::difference_bound`] of a relative difference.
@@ -248,6 +341,34 @@ const LOSS_DIGITS: f64 = 1000.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What follows from decrypted values has few digits, and a refused round has none.
+    #[test]
+    fn rounds_are_shown_with_few_digits() {
+        let (loss, largest) = (0.123_456_789, 7.123_456);
+        let round = Round { verdict: Verdict::WidenRange, accepted: false, loss, accuracy: 0.875, largest };
+        let shown = serde_json::to_value(round.shown()).unwrap();
+        let expected = serde_json::json!({
+            "verdict": "widen_range", "accepted": false, "loss": 0.123, "accuracy": 0.875, "largest_logit": 7.12,
+        });
+        assert_eq!(shown, expected);
+        let refused = Round { loss: f64::MAX, largest: f64::INFINITY, ..round }.shown();
+        assert_eq!((refused.loss, refused.accuracy, refused.largest_logit), (None, None, None));
+    }
+
+    /// A training that oscillates needs smaller steps, not more of them.
+    #[test]
+    fn advice_follows_from_the_losses() {
+        let round = |loss| Round { verdict: Verdict::Continue, accepted: true, loss, accuracy: 0.5, largest: 1.0 };
+        let of = |losses: &[f64], rate| advice(&losses.iter().map(|&loss| round(loss)).collect::<Vec<_>>(), rate, 40);
+        assert_eq!(
+            of(&[0.6, 0.4, 0.3], Some(0.5)),
+            "the loss was still falling when the training ended: try --epochs 80 or --rate 1"
+        );
+        assert_eq!(of(&[0.6, 0.3, 0.5], Some(0.5)), "the loss rose and fell until the training ended: try --rate 0.25");
+        assert!(of(&[0.6, 0.3, 0.5], None).ends_with("which the operator sets"));
+        assert!(of(&[0.6, 0.3, 0.29], None).ends_with("try --epochs 80"));
+    }
 
     #[test]
     fn shown_losses_have_three_digits() {

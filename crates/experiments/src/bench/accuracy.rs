@@ -88,10 +88,10 @@ pub fn report(data: &DataSplits, search: &GridSearch, set: &str, errors: Operati
         "rate": rate,
         "validation_loss": exact.loss,
         "noisy_validation_loss": noisy.loss,
-        "best_epoch": exact.best_epoch,
-        "noisy_best_epoch": noisy.best_epoch,
-        "epochs": exact.epochs,
-        "noisy_epochs": noisy.epochs,
+        "best_epoch": exact.best_check,
+        "noisy_best_epoch": noisy.best_check,
+        "epochs": exact.checks,
+        "noisy_epochs": noisy.checks,
         "test_accuracy": exact_accuracy,
         "noisy_test_accuracy": noisy_accuracy,
         "difference_points": 100.0 * (exact_accuracy - noisy_accuracy),
@@ -158,7 +158,7 @@ impl OperationErrors {
     /// The Gaussian noise of a set: these errors and those of its bootstraps.
     ///
     /// A mean `|error|` is converted to a deviation by the mean of a Rayleigh distribution.
-    fn noise(&self, set: &str) -> Result<Noise> {
+    pub fn noise(&self, set: &str) -> Result<Noise> {
         let deviation = |mean: f64| mean / (std::f64::consts::PI / 2.0).sqrt();
         Ok(Noise {
             encryption: deviation(self.encryption),

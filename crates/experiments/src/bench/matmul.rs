@@ -11,7 +11,7 @@ use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_circuits::{Complex64, Engine};
 use hetal_ckks::Params;
 use hetal_learn::Matrix;
-use hetal_learn::paper::counts::{Algorithm, Counts, SHAPES, Shape};
+use hetal_learn::paper::counts::{Algorithm, Counts, ProductShape, SHAPES};
 use hetal_learn::paper::{BlockShape, Blocks, Branch, col_major, diag_abt, diag_atb, priv_gd, row_major};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub set: String,
     /// A shape a,b,c instead of the paper's five, for example 512,769,4.
     #[arg(long, value_parser = parse_shape)]
-    pub shape: Option<Shape>,
+    pub shape: Option<ProductShape>,
     /// Only these: DiagABT, DiagATB, ColMajor, RowMajor, PrivGD-ABT, PrivGD-ATB.
     #[arg(long = "algorithm", value_delimiter = ',', value_parser = parse_algorithm)]
     pub algorithms: Vec<&'static str>,
@@ -63,7 +63,7 @@ fn parse_algorithm(text: &str) -> std::result::Result<&'static str, String> {
     known.ok_or_else(|| format!("must be one of {}", names[..6].join(", ")))
 }
 
-fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
+fn parse_shape(text: &str) -> std::result::Result<ProductShape, String> {
     let numbers: Vec<usize> = text.split(',').filter_map(|n| n.trim().parse().ok()).collect();
     match numbers[..] {
         [a, b, c] if a.is_power_of_two() && b > 0 && c.is_power_of_two() && c > 1 => Ok((a, b, c)),
@@ -95,14 +95,14 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
 ];
 
 /// Measures every algorithm on one shape. Returns one flat object for each.
-pub fn report(shape: Shape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+pub fn report(shape: ProductShape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
     report_in(&Runner::new(kind, set, GpuOptions::default())?, shape, &Algorithm::ALL, kind, set)
 }
 
 /// Measures some algorithms on one shape, with one set of keys for all of them.
 fn report_in(
     runner: &Runner,
-    shape: Shape,
+    shape: ProductShape,
     algorithms: &[Algorithm],
     kind: EngineKind,
     set: &str,
@@ -158,7 +158,7 @@ fn diagonal(abt: bool) -> Algorithm {
     if abt { Algorithm::DiagAbt } else { Algorithm::DiagAtb(Branch::RotateA) }
 }
 
-fn printed_seconds(algorithm: Algorithm, shape: Shape) -> Option<f64> {
+fn printed_seconds(algorithm: Algorithm, shape: ProductShape) -> Option<f64> {
     let row = SHAPES.iter().position(|&s| s == shape)?;
     let column = Algorithm::ALL.iter().position(|&a| a == algorithm)?;
     PRINTED_SECONDS[row][column]
@@ -260,7 +260,7 @@ impl Product {
     /// The product of a shape on a parameter set.
     ///
     /// A block has as many rows as `A`, or as many as the slots allow.
-    pub fn new(algorithm: Algorithm, (rows, columns, classes): Shape, params: &Params) -> Result<Self> {
+    pub fn new(algorithm: Algorithm, (rows, columns, classes): ProductShape, params: &Params) -> Result<Self> {
         let block_rows = rows.min(params.slots() / classes.max(1));
         let unit = BlockShape::new(block_rows, params.slots() / block_rows)?;
         Ok(Self { algorithm, rows, columns, classes, unit, top_level: params.top_level() })

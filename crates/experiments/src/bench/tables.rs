@@ -1,9 +1,10 @@
 //! `hetal bench tables`: accuracy with default settings on small tables, compared with
 //! scikit-learn, and on folders of features.
 //!
-//! Rows are read, prepared and split as `hetal train` does, with the same [`Defaults`]. They were
-//! chosen on splits 1 to 10; splits 11 to 20 are reported apart.
+//! Rows are read, prepared and split as `hetal train` does, with the same [`Defaults`]. None was
+//! chosen on splits 11 to 20, which are reported apart.
 
+use crate::bench::accuracy::OperationErrors;
 use crate::bench::train;
 use crate::report::output::print_table;
 use crate::report::table::{TextTable, digits};
@@ -11,11 +12,12 @@ use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
 use crate::tuning::{DataSplits, TrainingResult, train_plain};
 use crate::{Error, Result};
+use hetal_circuits::clear::Noise;
 use hetal_client::data::tables::{self, Options};
 use hetal_client::data::{Preparation, class_numbers};
 use hetal_client::training::Defaults;
 use hetal_client::{Labelled, TrainingData};
-use hetal_learn::agreement::Preset;
+use hetal_learn::agreement::{Preset, check_every};
 use hetal_learn::judge::{RANGES, accuracy};
 use hetal_learn::split_mix::SplitMix64;
 use hetal_learn::{Agreement, AgreementLimits, LabelledMatrix, Matrix, Wishes, reference};
@@ -51,7 +53,13 @@ pub struct Arguments {
     /// The split that ciphertexts are trained on.
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..=SPLITS as u64))]
     pub split: u64,
-    /// The parameter set of the ciphertexts.
+    /// At most this many epochs on ciphertexts, and as many in the clear.
+    #[arg(long, value_name = "COUNT", requires = "engine")]
+    pub epochs: Option<usize>,
+    /// With --features: train with the measured errors of --set, too.
+    #[arg(long, requires = "features")]
+    pub noise: bool,
+    /// The parameter set of the ciphertexts, or of the errors.
     #[arg(long, default_value = "insecure-toy11")]
     pub set: String,
     /// Print an array of JSON objects.
@@ -68,8 +76,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     if !arguments.features.is_empty() {
+        let noise = match arguments.noise {
+            true => Some((OperationErrors::measure(&arguments.set)?.noise(&arguments.set)?, arguments.set.as_str())),
+            false => None,
+        };
         let objects: Vec<Value> =
-            arguments.features.iter().map(|folder| folder_report(folder)).collect::<Result<_>>()?;
+            arguments.features.iter().map(|folder| folder_report(folder, noise)).collect::<Result<_>>()?;
         print_table(arguments.json, &objects, folder_table);
         return Ok(());
     }
@@ -109,12 +121,12 @@ impl LabelledTable {
         (training, test)
     }
 
-    /// Trains with the defaults on a split.
-    fn train(&self, number: u64) -> Result<DefaultTraining> {
+    /// Trains with the defaults on a split, for at most `epochs` epochs.
+    fn train(&self, number: u64, epochs: Option<usize>) -> Result<DefaultTraining> {
         let (training, test) = self.split(number);
         let data = TrainingData::new(&self.rows.selected(&training), None, &Preparation::default())?;
         let tested = self.rows.selected(&test);
-        DefaultTraining::new(data, &tested.features, test.iter().map(|&row| self.labels[row]).collect())
+        DefaultTraining::new(data, &tested.features, test.iter().map(|&row| self.labels[row]).collect(), epochs)
     }
 }
 
@@ -129,8 +141,10 @@ struct DefaultTraining {
 }
 
 impl DefaultTraining {
-    fn new(data: TrainingData, test_features: &Matrix, test_labels: Vec<usize>) -> Result<Self> {
+    fn new(data: TrainingData, test_features: &Matrix, test_labels: Vec<usize>, epochs: Option<usize>) -> Result<Self> {
         let agreement = agreement(&data)?;
+        let max_epochs = epochs.map_or(agreement.max_epochs, |epochs| epochs.min(agreement.max_epochs));
+        let agreement = Agreement { max_epochs, ..agreement };
         let classes = data.classes.len();
         // The test rows of the splits serve the comparison of engines only.
         let normalised = data.normalisation.training_rows(test_features)?.features;
@@ -163,7 +177,20 @@ impl DefaultTraining {
     }
 
     fn accuracy(&self) -> Result<f64> {
-        Ok(accuracy(&self.test_logits(&self.plain.weights)?, &self.test_labels)?)
+        self.accuracy_of(&self.plain.weights)
+    }
+
+    /// The accuracy of weights for normalised features on the test rows.
+    fn accuracy_of(&self, weights: &Matrix) -> Result<f64> {
+        Ok(accuracy(&self.test_logits(weights)?, &self.test_labels)?)
+    }
+
+    /// The agreement with the first range whose end the logits do not come near. `hetal train`
+    /// would widen to it.
+    fn in_range(&self) -> Agreement {
+        let largest = self.largest_logit();
+        let range = RANGES.into_iter().skip(1).find(|range| largest <= 0.7 * range);
+        Agreement { range: range.unwrap_or(RANGES[RANGES.len() - 1]), ..self.agreement.clone() }
     }
 
     /// The largest magnitude of a logit in training.
@@ -177,8 +204,10 @@ pub(super) fn agreement(data: &TrainingData) -> Result<Agreement> {
     let defaults = Defaults::new(data);
     let wishes = defaults.fill(&Wishes::default(), data.training.rows(), None);
     let agreement = AgreementLimits::default().agree(&wishes)?;
+    let batches = data.training.rows().div_ceil(agreement.batch);
+    let check_every = check_every(wishes.check_every, 0, batches, agreement.max_epochs)?;
     // A training in the clear has no range.
-    Ok(Agreement { range: RANGES[RANGES.len() - 1], ..agreement })
+    Ok(Agreement { range: RANGES[RANGES.len() - 1], check_every, ..agreement })
 }
 
 /// Trains on all splits of a table. Returns a flat object.
@@ -196,7 +225,8 @@ fn table_report(folder: &Path, name: &str, theirs: &Value) -> Result<Value> {
             reason: format!("no results for the splits of {name}: run scripts/tables.py"),
         });
     }
-    let one = |split: usize| table.train(split as u64 + 1).and_then(|training| Ok((training.accuracy()?, training)));
+    let one =
+        |split: usize| table.train(split as u64 + 1, None).and_then(|training| Ok((training.accuracy()?, training)));
     let trained: Vec<(f64, DefaultTraining)> = (0..SPLITS).into_par_iter().map(one).collect::<Result<_>>()?;
     let ours: Vec<f64> = trained.iter().map(|(accuracy, _)| *accuracy).collect();
     let points = |range: std::ops::Range<usize>| 100.0 * (mean(&ours[range.clone()]) - mean(&their[range]));
@@ -272,7 +302,7 @@ fn table(objects: &[Value]) -> TextTable {
 
 /// The prepared training rows of a split of a table, and its normalised test rows.
 pub(super) fn table_data(folder: &Path, name: &str, split: u64) -> Result<(TrainingData, LabelledMatrix)> {
-    let training = LabelledTable::read(folder, name)?.train(split)?;
+    let training = LabelledTable::read(folder, name)?.train(split, None)?;
     Ok((training.data, training.splits.test))
 }
 
@@ -301,10 +331,17 @@ fn folder_rows(folder: &Path) -> Result<(TrainingData, Labelled, Vec<usize>)> {
     Ok((data, test, labels))
 }
 
-/// Trains on a folder of features with the defaults. Returns a flat object.
-fn folder_report(folder: &Path) -> Result<Value> {
+/// Trains on a folder of features with the defaults, and again with the errors of a set, if they
+/// are given. Returns a flat object.
+fn folder_report(folder: &Path, noise: Option<(Noise, &str)>) -> Result<Value> {
     let (data, test, labels) = folder_rows(folder)?;
-    let training = DefaultTraining::new(data, &test.features, labels)?;
+    let training = DefaultTraining::new(data, &test.features, labels, None)?;
+    let noisy = noise.map(|(noise, set)| {
+        let result = train::train_with_noise(&training.splits, &training.in_range(), noise, set)?;
+        let difference = result.weights.max_difference(&training.plain.weights);
+        Ok::<_, Error>((training.accuracy_of(&result.weights)?, difference / training.plain.weights.max_magnitude()))
+    });
+    let noisy = noisy.transpose()?;
     Ok(json!({
         "folder": folder.file_name().map(|name| name.to_string_lossy().into_owned()),
         "rows": training.data.training.rows(),
@@ -317,23 +354,25 @@ fn folder_report(folder: &Path) -> Result<Value> {
         "validation_loss": training.plain.loss,
         "validation_accuracy": training.plain.validation_accuracy,
         "test_accuracy": training.accuracy()?,
+        "noisy_test_accuracy": noisy.map(|(accuracy, _)| accuracy),
+        "weights_relative_difference": noisy.map(|(_, difference)| difference),
     }))
 }
 
 fn folder_table(objects: &[Value]) -> TextTable {
     let fields = ["folder", "rows", "scaling", "batch", "rate", "alpha", "iterations", "largest_logit"];
     let more = ["validation_loss", "validation_accuracy", "test_accuracy"];
-    let fields: Vec<(&str, &str)> = fields.into_iter().chain(more).map(|name| (name, name)).collect();
+    let noisy = ["noisy_test_accuracy", "weights_relative_difference"];
+    let has_noise = objects.iter().any(|object| !object[noisy[0]].is_null());
+    let noisy = noisy.into_iter().filter(|_| has_noise);
+    let fields: Vec<(&str, &str)> = fields.into_iter().chain(more).chain(noisy).map(|name| (name, name)).collect();
     TextTable::from_objects(objects, &fields)
 }
 
 /// Trains one split of a table on an engine and compares its predictions. Returns a flat object.
 fn encrypted_report(arguments: &Arguments, name: &str, engine: EngineKind) -> Result<Value> {
-    let training = LabelledTable::read(&arguments.data, name)?.train(arguments.split)?;
-    let largest = training.largest_logit();
-    // The first range whose end the logits do not come near. `hetal train` would widen to it.
-    let range = RANGES.into_iter().skip(1).find(|range| largest <= 0.7 * range).unwrap_or(RANGES[RANGES.len() - 1]);
-    let agreement = Agreement { range, ..training.agreement.clone() };
+    let training = LabelledTable::read(&arguments.data, name)?.train(arguments.split, arguments.epochs)?;
+    let agreement = training.in_range();
     let result = train::train_on(engine, &arguments.set, GpuOptions::default(), &training.splits, &agreement)?;
     let (plain, encrypted) = (&training.plain, &result);
     let logits = (training.test_logits(&plain.weights)?, training.test_logits(&encrypted.weights)?);
@@ -346,11 +385,11 @@ fn encrypted_report(arguments: &Arguments, name: &str, engine: EngineKind) -> Re
         "engine": engine.name(),
         "set": arguments.set,
         "split": arguments.split,
-        "range": range,
-        "checks": encrypted.epochs,
-        "plain_checks": plain.epochs,
-        "best": encrypted.best_epoch,
-        "plain_best": plain.best_epoch,
+        "range": agreement.range,
+        "checks": encrypted.checks,
+        "plain_checks": plain.checks,
+        "best": encrypted.best_check,
+        "plain_best": plain.best_check,
         "accuracy": accuracy(&logits.1, &training.test_labels)?,
         "plain_accuracy": accuracy(&logits.0, &training.test_labels)?,
         "different_predictions": ours.iter().zip(&theirs).filter(|(a, b)| a != b).count(),

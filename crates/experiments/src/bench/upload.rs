@@ -7,7 +7,7 @@ use crate::runner::harness::Harness;
 use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::{Bounds, BsgsSplit};
+use hetal_circuits::bootstrap::{BootstrapBounds, BsgsSplit};
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Complex64, Engine, LiftForm};
 use hetal_ckks::Params;
@@ -166,7 +166,7 @@ impl Experiment for Lifts<'_> {
 
     /// Lifts need the keys and matrices of any bootstrap.
     fn required_keys(&self) -> Result<KeyRequirements> {
-        Ok(KeyRequirements { bounds: Bounds::from(&[0]), ..KeyRequirements::default() })
+        Ok(KeyRequirements { bounds: BootstrapBounds::from(&[0]), ..KeyRequirements::default() })
     }
 
     fn run<H: Harness>(&self, harness: &H) -> Result<Value> {

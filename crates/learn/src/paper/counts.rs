@@ -44,10 +44,10 @@ impl From<&OpCounts> for Counts {
 
 /// A shape `(a, b, c)` of the paper's comparison: `A B^T` of `a x b` and `c x b`, `A^T B` of
 /// `a x c` and `a x b`.
-pub type Shape = (usize, usize, usize);
+pub type ProductShape = (usize, usize, usize);
 
 /// The five shapes.
-pub const SHAPES: [Shape; 5] = [(128, 128, 4), (256, 256, 8), (512, 769, 4), (1024, 769, 8), (2048, 769, 16)];
+pub const SHAPES: [ProductShape; 5] = [(128, 128, 4), (256, 256, 8), (512, 769, 4), (1024, 769, 8), (2048, 769, 16)];
 
 /// One row of the paper's corrected table (`tab:matnum_fixed`) as printed, columns in the order of
 /// [`Algorithm::ALL`].
@@ -116,7 +116,7 @@ impl Algorithm {
     }
 
     /// What the paper's corrected table prints.
-    pub fn printed(self, shape: Shape) -> Option<Counts> {
+    pub fn printed(self, shape: ProductShape) -> Option<Counts> {
         let row = SHAPES.iter().position(|&s| s == shape)?;
         let column = Self::ALL.iter().position(|&a| a == self)?;
         let (cmult, mult, rot) = PRINTED[row][column];

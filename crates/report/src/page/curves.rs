@@ -12,7 +12,7 @@ const HUES: usize = 6;
 
 /// Receiver operating characteristics.
 pub fn roc(record: &Record, measures: &MeasureRecord) -> Tag {
-    let chart = Chart::new(SQUARE, Axis::share("rows of other classes"), Axis::share("rows of the class"));
+    let chart = Chart::new(SQUARE, Axis::share("false positive rate"), Axis::share("true positive rate"));
     let chart = chart.line("chance", &[(0.0, 0.0), (1.0, 1.0)]);
     let chart = measures
         .roc_curves
@@ -31,9 +31,11 @@ pub fn roc(record: &Record, measures: &MeasureRecord) -> Tag {
     let says = if measures.roc_curves.is_empty() {
         "No curve: a class has all validation rows, or none."
     } else if measures.roc_curves.len() < measures.per_class.len() && measures.per_class.len() > 2 {
-        "The classes with the smallest areas. A curve near the upper left corner is good, the diagonal is chance."
+        "The classes with the smallest areas, which the list gives. Near the upper left corner is good: all rows of \
+         the class are found, and few of others with them. The diagonal is chance."
     } else {
-        "A curve near the upper left corner is good, the diagonal is chance."
+        "Near the upper left corner is good: all rows of the class are found, and few of others with them. The \
+         diagonal is chance. The list gives the area under each curve."
     };
     figure(title, chart.svg("roc", title, about), says).with(legend)
 }
@@ -47,7 +49,7 @@ fn swatch(k: usize) -> Tag {
 /// Probabilities against how often they were right.
 pub fn calibration(measures: &MeasureRecord) -> Tag {
     let bins = &measures.calibration_curve;
-    let chart = Chart::new(SQUARE, Axis::share("probability of the predicted class"), Axis::share("right"));
+    let chart = Chart::new(SQUARE, Axis::share("probability of the predicted class"), Axis::share("right predictions"));
     let points: Vec<_> = bins.iter().map(|bin| (bin.predicted, bin.right)).collect();
     let chart = chart.line("chance", &[(0.0, 0.0), (1.0, 1.0)]).line("calibration", &points);
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(1) as f64;

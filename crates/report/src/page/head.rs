@@ -2,7 +2,7 @@
 
 use super::{name, noun};
 use crate::markup::{Markup, Tag, tag};
-use crate::number::{bytes, count, moment, or_unknown, percent, plain, score, seconds};
+use crate::number::{bytes, count, moment, percent, plain, score, seconds};
 use crate::record::{Outcome, Record, TrainingState};
 
 /// The name of the training and its shape.
@@ -11,11 +11,10 @@ pub fn header(record: &Record) -> Tag {
     let part = |number: usize, one, many| tag("span").with(count(number)).with(format!(" {}", noun(number, one, many)));
     let mut line = tag("p").class("shape");
     if shape.features > 0 {
-        line = line.with(part(shape.rows, "row", "rows")).with(part(shape.features, "feature", "features")).with(part(
-            shape.classes,
-            "class",
-            "classes",
-        ));
+        line = line
+            .with(part(shape.rows, "training row", "training rows"))
+            .with(part(shape.features, "feature", "features"))
+            .with(part(shape.classes, "class", "classes"));
     }
     if let Some(ended) = &record.ended {
         line = line.with(tag("span").with("finished ").with(moment(ended)));
@@ -55,9 +54,12 @@ pub fn summary(record: &Record) -> Markup {
     let Some(outcome) = &record.outcome else { return progress(record) };
     let tiles = [
         Some(tile(
-            if record.shape.validated_on_training_rows { "accuracy on its own rows" } else { "validation accuracy" },
+            "accuracy",
             percent(outcome.accuracy),
-            tag("span").with(count(record.shape.validation_rows)).with(" rows"),
+            tag("span")
+                .with("of ")
+                .with(count(record.shape.validation_rows))
+                .with(if record.shape.validated_on_training_rows { " training rows" } else { " validation rows" }),
         )),
         Some(tile("loss", score(outcome.loss), tag("span").with("on the same rows"))),
         Some(tile(
@@ -138,9 +140,14 @@ fn progress(record: &Record) -> Markup {
     };
     let state = tag("p").class("verdict").attr("role", "status").with(state);
     let Some(now) = &record.progress else { return state.into() };
-    let epoch = (now.epoch > 0).then_some(now.epoch);
+    let most = record.hyper_parameters.max_epochs;
+    let epoch = match now.epoch {
+        0 => "not begun".into(),
+        epoch if most == 0 => Markup::from(count(epoch)),
+        epoch => Markup::from(count(epoch)).then(" of at most ").then(count(most)),
+    };
     let facts = super::facts([
-        ("epoch", or_unknown(epoch, count)),
+        ("epoch", epoch),
         ("the server computes on", now.engine.as_ref().map_or("-".into(), |engine| name(engine).into())),
         ("last sign of life", moment(&now.at).into()),
     ]);

@@ -59,7 +59,7 @@ fn curve(record: &Record, y: Axis, class: &str, points: &[(f64, f64)], shown: fn
     let chart = chart(record, y).area(class, points).line(class, points).marks(class, &marks);
     let best = record.outcome.as_ref().and_then(|outcome| outcome.best_check).map(|best| best as f64);
     match points.iter().find(|(x, _)| Some(*x) == best) {
-        Some(&(x, y)) => chart.best(x, y, shown(y)),
+        Some(&best) => chart.best(best, points, shown(best.1)),
         None => chart,
     }
 }
@@ -77,7 +77,7 @@ fn loss(record: &Record) -> Tag {
 
 fn accuracy(record: &Record) -> Tag {
     let points = accepted(record, |check| check.accuracy);
-    let axis = Axis::over("right", values(&points)).in_percent();
+    let axis = Axis::over("accuracy", values(&points)).in_percent();
     let chart = curve(record, axis, "accuracy", &points, percent_text);
     let says = from_to(&points, percent, "The accuracy");
     let svg = chart.svg("accuracy", "Accuracy over the checks", &described(&points, percent_text));

@@ -114,7 +114,16 @@ fn figures(all: impl IntoIterator<Item = Tag>) -> Tag {
 
 /// Two parts beside each other where there is space.
 pub(crate) fn pair(left: Markup, right: Markup) -> Tag {
-    tag("div").class("pair").with(tag("div").with(left)).with(tag("div").with(right))
+    pair_of("pair", left, right)
+}
+
+/// Two parts that need more space before they stand beside each other.
+fn wide_pair(left: Markup, right: Markup) -> Tag {
+    pair_of("pair roomy", left, right)
+}
+
+fn pair_of(class: &str, left: Markup, right: Markup) -> Tag {
+    tag("div").class(class).with(tag("div").with(left)).with(tag("div").with(right))
 }
 
 /// A list of names and values.
@@ -151,6 +160,19 @@ pub(crate) fn cell(content: impl Into<Markup>) -> Tag {
 
 pub(crate) fn row_head(content: impl Into<Markup>) -> Tag {
     tag("th").attr("scope", "row").with(content)
+}
+
+/// A cell of words.
+pub(crate) fn plain_cell(words: &str) -> Tag {
+    cell(tag("span").class("unknown").with(words))
+}
+
+/// A share as a bar, beside the number that tells it.
+pub(crate) fn share_bar(share: f64) -> Tag {
+    let bar = tag("svg").class("bar").attr("viewBox", "0 0 100 4").attr("preserveAspectRatio", "none");
+    let bar = bar.attr("aria-hidden", "true").with(tag("rect").class("all").attr("width", 100).attr("height", 4));
+    let width = format!("{:.1}", 100.0 * share);
+    bar.with(tag("rect").class("part").attr("width", width).attr("height", 4))
 }
 
 /// A word and its plural.

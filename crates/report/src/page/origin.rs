@@ -63,5 +63,5 @@ pub fn section(record: &Record) -> Section {
         ("may be published with hetal model export", yes_no(outcome.is_some_and(|outcome| outcome.exportable))),
         ("model file (private)", text(&record.model_path)),
     ]);
-    Section { id: "origin", title: "How it was made", content: command.then(facts) }
+    Section { id: "origin", title: "How it was made", content: command.then(facts.attr("id", "made")) }
 }

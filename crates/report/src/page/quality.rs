@@ -1,6 +1,8 @@
 //! How good the classifier is: scores, the confusion matrix, each class, curves.
 
-use super::{Section, cell, curves, facts, figures, lead, missing, name, pair, row_head, scrolling, table};
+use super::{
+    Section, cell, curves, facts, figures, lead, missing, name, row_head, scrolling, share_bar, table, wide_pair,
+};
 use crate::markup::{Markup, Tag, tag};
 use crate::number::{count, count_text, or_unknown, percent, score};
 use crate::record::{ClassMeasures, MeasureRecord, Record};
@@ -49,7 +51,7 @@ fn all(record: &Record, measures: &MeasureRecord) -> Markup {
     ]);
     Markup::from(lead(about))
         .then(scores)
-        .then(pair(
+        .then(wide_pair(
             Markup::from(tag("h3").with("Which classes are taken for which")).then(confusion(record, measures)),
             Markup::from(tag("h3").with("Each class")).then(classes(record, measures)),
         ))
@@ -80,11 +82,12 @@ fn confusion(record: &Record, measures: &MeasureRecord) -> Markup {
     let caption = "Confusion matrix: a row for each true class, a column for each predicted one";
     let table = tag("table")
         .class(if is_tall { "confusion tall" } else { "confusion" })
-        .with(tag("caption").with(caption))
+        .with(tag("caption").class("spoken").with(caption))
         .with(tag("thead").with(tag("tr").with(corner).with_all(heads)))
         .with(tag("tbody").with_all(rows));
-    let legend = "Blue is right, orange is wrong; a darker shade is a larger share of the true class.";
-    Markup::from(scrolling("Confusion matrix", table)).then(tag("p").class("says").with(legend))
+    let legend = "A row for each true class, a column for each predicted one. Blue is right, orange is wrong; a \
+                  stronger shade is a larger share of the true class.";
+    Markup::from(tag("p").class("says").with(legend)).then(scrolling("Confusion matrix", table))
 }
 
 /// The most frequent confusions, where the matrix is too large to be read.
@@ -100,7 +103,9 @@ fn confusions(record: &Record, measures: &MeasureRecord) -> Tag {
             .with(tag("td").class("word").with(class_name(record, j)))
             .with(cell(count(n)))
     };
-    table("The most frequent confusions", &["true class", "predicted class", "rows"], wrong.into_iter().map(row))
+    let heads = ["true class", "predicted class", "rows"];
+    let table = table("The most frequent confusions", &heads, wrong.into_iter().map(row));
+    tag("div").class("confusions").with(table)
 }
 
 fn classes(record: &Record, measures: &MeasureRecord) -> Tag {
@@ -118,10 +123,7 @@ fn classes(record: &Record, measures: &MeasureRecord) -> Tag {
 /// A share as a number above a bar.
 fn bar(share: Option<f64>) -> Tag {
     let Some(share) = share else { return cell(or_unknown(None, percent)) };
-    let bar = tag("svg").class("bar").attr("viewBox", "0 0 100 4").attr("preserveAspectRatio", "none");
-    let bar = bar.attr("aria-hidden", "true").with(tag("rect").class("all").attr("width", 100).attr("height", 4));
-    let width = format!("{:.1}", 100.0 * share);
-    cell(percent(share)).with(bar.with(tag("rect").class("part").attr("width", width).attr("height", 4)))
+    cell(percent(share)).with(share_bar(share))
 }
 
 /// The number of rows of a bin, for a title that a mouse shows.

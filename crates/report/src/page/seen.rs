@@ -21,16 +21,17 @@ fn list(items: Vec<Markup>) -> Tag {
 }
 
 fn never() -> Vec<Markup> {
-    [
+    let named = Markup::from("which check was the best, until ")
+        .then(tag("code").class("whole").with("hetal predict --remote"))
+        .then(" names it");
+    let others = [
         "features and labels",
         "the names of classes and columns",
         "the classifier and its predictions",
         "accuracies and losses",
-        "which check was the best, until hetal predict --remote names it",
         "the secret key",
-    ]
-    .map(Markup::from)
-    .to_vec()
+    ];
+    others.map(Markup::from).into_iter().chain([named]).collect()
 }
 
 fn saw(record: &Record) -> Vec<Markup> {
@@ -85,7 +86,7 @@ fn verdicts(record: &Record) -> Markup {
         let words = tag("span").with(format!("{}: ", verdict.verdict.words()));
         tag("li").class(class(verdict.verdict)).with(square).with(words).with(count(verdict.count))
     };
-    Markup::from(tag("h3").with("Its only answers that depend on decrypted values"))
+    Markup::from(tag("h3").with("The owner's only answers that depend on decrypted values"))
         .then(tag("div").class("tape").attr("aria-hidden", "true").with_all(tape))
         .then(tag("ul").class("counts").with_all(record.verdicts.iter().map(count)))
 }

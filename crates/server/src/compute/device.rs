@@ -97,6 +97,16 @@ impl Devices {
         Ok(Self { cards })
     }
 
+    /// The GPUs, by their numbers; none on the CPU.
+    pub fn cards(&self) -> &[usize] {
+        &self.cards
+    }
+
+    /// All devices.
+    pub fn all(&self) -> Vec<ComputeDevice> {
+        (0..self.workers()).map(|worker| self.of_worker(worker)).collect()
+    }
+
     /// The default number of workers: one for each GPU, or one for the CPU.
     pub fn workers(&self) -> usize {
         self.cards.len().max(1)

@@ -1,6 +1,6 @@
 //! GPU memory of a training, found by a dry run without a GPU.
 
-use hetal_circuits::bootstrap::{Bounds, BsgsSplit};
+use hetal_circuits::bootstrap::{BootstrapBounds, BsgsSplit};
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
@@ -37,7 +37,7 @@ pub struct DryRun<'a> {
     /// Switching keys, each with its number of limbs.
     pub keys: &'a [(KeyId, usize)],
     /// Bounds of the bootstrapped values, as powers of two.
-    pub bounds: &'a Bounds,
+    pub bounds: &'a BootstrapBounds,
     /// The rotation strategy of bootstraps.
     pub steps: BsgsSplit,
     /// Whether bootstraps are recorded as CUDA graphs.

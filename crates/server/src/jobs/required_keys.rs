@@ -3,7 +3,7 @@
 use super::spec::TrainingSpec;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::Bounds;
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::FormatError;
 use hetal_ckks::{KeyId, Params};
@@ -32,7 +32,7 @@ pub struct RequiredKeys {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
     /// Bounds of the bootstrapped values.
-    pub bounds: Bounds,
+    pub bounds: BootstrapBounds,
 }
 
 /// Caches the key requirements of circuits, because computing them takes a while.

@@ -336,7 +336,8 @@ impl Service {
         Duration::from_secs(self.core.config.bounds.idle_seconds)
     }
 
-    fn quota(&self) -> Quota {
+    /// The limits of each tenant.
+    pub fn quota(&self) -> Quota {
         let bounds = &self.core.config.bounds;
         Quota { bytes: bounds.tenant_bytes, uploads: bounds.uploads, jobs: bounds.jobs, kept_jobs: bounds.kept_jobs }
     }

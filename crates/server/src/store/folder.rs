@@ -30,6 +30,23 @@ pub fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// The name by which a shared database knows the server of this folder. It is random, and stays, so
+/// that a restarted server can end the leases of the process before.
+pub fn worker_name(folder: &Path) -> Result<String> {
+    let path = folder.join("worker");
+    match std::fs::read_to_string(&path) {
+        Ok(name) if name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit()) => return Ok(name),
+        Ok(_) => return Err(Error::file(&path, "not the name of a worker: delete this file")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::file(&path, e)),
+    }
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
+    let name: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    write_private(&path, name.as_bytes())?;
+    Ok(name)
+}
+
 /// Writes a file atomically, readable only by its owner.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -48,6 +65,16 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
     use hetal_testkit::TempDir;
+
+    #[test]
+    fn a_server_keeps_the_name_of_its_folder() {
+        let [first, second] = [TempDir::new(), TempDir::new()];
+        let name = worker_name(first.path()).unwrap();
+        assert_eq!(worker_name(first.path()).unwrap(), name);
+        assert_ne!(worker_name(second.path()).unwrap(), name);
+        std::fs::write(first.path().join("worker"), "local").unwrap();
+        assert!(worker_name(first.path()).unwrap_err().to_string().contains("worker"));
+    }
 
     #[test]
     fn a_folder_is_for_its_owner_alone() {

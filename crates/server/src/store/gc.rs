@@ -15,13 +15,7 @@ use std::collections::BTreeSet;
 
 /// Deletes everything that the state does not reference. Returns the number of deleted files.
 pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) -> Result<usize> {
-    let mut removed = 0;
-    for (tenant, name) in staging.files()? {
-        if state.upload(&tenant, name)?.is_none_or(|upload| upload.complete) {
-            staging.lock(&tenant, name)?.discard()?;
-            removed += 1;
-        }
-    }
+    let mut removed = collect_staged(state, staging)?;
     for (tenant, namespace) in blobs.namespaces()? {
         let Some(keep) = blobs_to_keep(state, &tenant, namespace)? else {
             removed += blobs.list(&tenant, namespace)?.len();
@@ -38,6 +32,19 @@ pub fn collect_garbage(state: &dyn State, blobs: &dyn Blobs, staging: &Staging) 
                 blobs.delete(&BlobKey::new(&tenant, namespace, name))?;
                 removed += 1;
             }
+        }
+    }
+    Ok(removed)
+}
+
+/// Deletes staged bytes of uploads that are complete or deleted. Returns the number of deleted
+/// files.
+pub fn collect_staged(state: &dyn State, staging: &Staging) -> Result<usize> {
+    let mut removed = 0;
+    for (tenant, name) in staging.files()? {
+        if state.upload(&tenant, name)?.is_none_or(|upload| upload.complete) {
+            staging.lock(&tenant, name)?.discard()?;
+            removed += 1;
         }
     }
     Ok(removed)

@@ -13,7 +13,7 @@
 //! more recent copy lacks at most the last minute before a crash.
 
 use crate::store::blobs::Blobs;
-use crate::store::state::{OwnerMarks, SqliteState, State, TenantTotals};
+use crate::store::state::{Database, OwnerMarks, TenantTotals};
 use crate::{Error, Result};
 use std::time::Duration;
 
@@ -34,11 +34,17 @@ pub enum Ownership {
 
 /// Checks that the blobs belong to this copy of the database, and renews the mark. With
 /// `take_over`, blobs that another copy used last are accepted too.
-pub fn establish(blobs: &dyn Blobs, state: &SqliteState, take_over: bool) -> Result<Ownership> {
+pub fn establish(blobs: &dyn Blobs, state: &dyn Database, take_over: bool) -> Result<Ownership> {
+    let mut established = None;
+    state.exclusively(&mut || establish_alone(blobs, state, take_over).map(|done| established = Some(done)))?;
+    established.ok_or_else(|| Error::State { reason: "the ownership of the blobs was not checked".to_owned() })
+}
+
+fn establish_alone(blobs: &dyn Blobs, state: &dyn Database, take_over: bool) -> Result<Ownership> {
     for _ in 0..MAX_ATTEMPTS {
         let recorded = blobs.owner()?;
         let ownership = match &recorded {
-            None => check_unowned(blobs, state).map(|()| Ownership::New)?,
+            None => check_unowned(blobs, state, take_over).map(|()| Ownership::New)?,
             Some(recorded) => check_owned(blobs, state, recorded, take_over)?,
         };
         if write_mark(blobs, state, recorded.as_deref())? {
@@ -51,11 +57,16 @@ pub fn establish(blobs: &dyn Blobs, state: &SqliteState, take_over: bool) -> Res
 }
 
 /// Renews the mark. Returns false if the blobs no longer belong to this copy of the database.
-pub fn renew(blobs: &dyn Blobs, state: &SqliteState) -> Result<bool> {
-    let Some(recorded) = blobs.owner()? else {
-        return Err(Error::Config { reason: format!("{} no longer records its owner", blobs.location()) });
-    };
-    Ok(is_ours(state, &recorded)? && write_mark(blobs, state, Some(&recorded))?)
+pub fn renew(blobs: &dyn Blobs, state: &dyn Database) -> Result<bool> {
+    let mut renewed = false;
+    state.exclusively(&mut || {
+        let Some(recorded) = blobs.owner()? else {
+            return Err(Error::Config { reason: format!("{} no longer records its owner", blobs.location()) });
+        };
+        renewed = is_ours(state, &recorded)? && write_mark(blobs, state, Some(&recorded))?;
+        Ok(())
+    })?;
+    Ok(renewed)
 }
 
 /// What a store records about its owner.
@@ -72,14 +83,14 @@ fn parse(recorded: &str) -> OwnerRecord<'_> {
 }
 
 /// Whether this copy of the database wrote the record.
-pub(crate) fn is_ours(state: &SqliteState, recorded: &str) -> Result<bool> {
+pub(crate) fn is_ours(state: &dyn Database, recorded: &str) -> Result<bool> {
     let OwnerRecord { identity, mark } = parse(recorded);
     let OwnerMarks { found, intended } = state.marks()?;
     Ok(identity == state.identity()? && [found, intended].iter().any(|known| known == mark))
 }
 
 /// Writes a new mark to the store. Returns false if another server changed the record meanwhile.
-fn write_mark(blobs: &dyn Blobs, state: &SqliteState, recorded: Option<&str>) -> Result<bool> {
+fn write_mark(blobs: &dyn Blobs, state: &dyn Database, recorded: Option<&str>) -> Result<bool> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
     let fresh: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -91,11 +102,11 @@ fn write_mark(blobs: &dyn Blobs, state: &SqliteState, recorded: Option<&str>) ->
 }
 
 /// Checks blobs with a recorded owner.
-fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over: bool) -> Result<Ownership> {
-    let location = blobs.location();
+fn check_owned(blobs: &dyn Blobs, state: &dyn Database, recorded: &str, take_over: bool) -> Result<Ownership> {
+    let (location, database) = (blobs.location(), state.location());
     let reason = if parse(recorded).identity != state.identity()? {
         format!(
-            "{location} holds the blobs of another database than state.sqlite: restore the database that belongs to \
+            "{location} holds the blobs of another database than {database}: restore the database that belongs to \
              them, or choose another location (a folder, or a prefix in the bucket)"
         )
     } else if is_ours(state, recorded)? {
@@ -104,7 +115,7 @@ fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over
         return Ok(Ownership::New);
     } else {
         format!(
-            "{location} was last used with another copy of state.sqlite. This one is a copy or a restored backup. Two \
+            "{location} was last used with another copy of {database}. This one is a copy or a restored backup. Two \
              servers on the same blobs destroy each other's data: make sure that no other server uses them, and start \
              this one once with --take-over"
         )
@@ -114,8 +125,8 @@ fn check_owned(blobs: &dyn Blobs, state: &SqliteState, recorded: &str, take_over
 
 /// Checks blobs without a recorded owner. They belong to this database unless their tenants or the
 /// uploads contradict it.
-fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
-    let (location, holders) = (blobs.location(), blobs.tenants()?);
+fn check_unowned(blobs: &dyn Blobs, state: &dyn Database, take_over: bool) -> Result<()> {
+    let (location, database, holders) = (blobs.location(), state.location(), blobs.tenants()?);
     let mut unknown = Vec::new();
     for tenant in &holders {
         if state.tenant_totals(tenant)? == TenantTotals::default() {
@@ -125,15 +136,20 @@ fn check_unowned(blobs: &dyn Blobs, state: &SqliteState) -> Result<()> {
     let uploads = state.complete_uploads()?;
     let reason = if !unknown.is_empty() {
         format!(
-            "{location} records no owner and holds blobs of tenants that state.sqlite does not know ({}). Restore the \
+            "{location} records no owner and holds blobs of tenants that {database} does not know ({}). Restore the \
              database that belongs to them, or choose another location (a folder, or a prefix in the bucket), or, if \
              nobody needs them, move the folders of these tenants away",
             unknown.join(", ")
         )
+    } else if state.is_shared() && !take_over && !state.marks()?.intended.is_empty() {
+        format!(
+            "{location} records no owner, but other servers keep the blobs of {database} elsewhere: configure the \
+             same bucket in all of them. If no other server runs, start this one once with --take-over"
+        )
     } else if holders.is_empty() && uploads > 0 {
         format!(
-            "{location} is empty, but state.sqlite knows of {uploads} uploads: configure or mount the location of the \
-             blobs, or, if they are lost, move state.sqlite away to start anew"
+            "{location} is empty, but {database} knows of {uploads} uploads: configure or mount the location of the \
+             blobs, or, if they are lost, move {database} away to start anew"
         )
     } else {
         return Ok(());
@@ -148,7 +164,7 @@ pub(crate) mod tests {
     use crate::store::blobs::{BlobKey, LocalBlobs, MemoryBlobs, Namespace, name_of};
     use crate::store::gc::collect_garbage;
     use crate::store::staging::Staging;
-    use crate::store::state::{BlobKind, Quota, Upload};
+    use crate::store::state::{BlobKind, Quota, SqliteState, State, Upload};
     use crate::tenants::Tenant;
     use hetal_testkit::TempDir;
     use std::path::Path;

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::store::blobs::Blobs;
 use crate::store::disk::OsDisk;
 use crate::store::staging::Staging;
-use crate::store::state::{SqliteState, State, TenantTotals};
+use crate::store::state::{self, Database, TenantTotals};
 use crate::store::{blobs, folder, ownership};
 use crate::tenants::Tenant;
 use crate::tenants::audit::AuditLog;
@@ -59,14 +59,15 @@ pub fn forget_tenant(config: &Config, tenant: &Tenant, even_if_configured: bool)
 /// Deletes all data of a tenant, with a given blob store.
 pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) -> Result<ErasureReport> {
     let folder = &config.folder;
-    let state = SqliteState::open(&folder.join("state.sqlite"))?;
+    let database = state::open(config)?;
+    let state = &*database;
     // Another server may have a tenant of the same name.
-    ownership::establish(blobs, &state, false)?;
+    ownership::establish(blobs, state, false)?;
     let staging = Staging::open(Arc::new(OsDisk), &folder.join("staging"), 1)?;
     let record = ErasureRecord::new(folder, tenant);
     let interrupted = record.read()?;
     if interrupted.is_none() {
-        require_data(&state, blobs, &staging, tenant)?;
+        require_data(state, blobs, &staging, tenant)?;
     }
     // Random names and hashes, which occur only in data of this tenant.
     let mut names = interrupted.unwrap_or_default();
@@ -92,7 +93,8 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     remove_folders(&folder.join("blobs/tenants").join(tenant.as_str()))?;
     let TenantTotals { jobs, uploads } = state.forget_tenant(tenant)?;
     let left = state.tenant_totals(tenant)?;
-    drop(state);
+    // The search reads the closed file.
+    drop(database);
     if left != TenantTotals::default() || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant) {
         return Err(Error::State { reason: format!("data of {tenant} remains: {left:?}") });
     }
@@ -113,7 +115,7 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
 }
 
 /// Refuses a tenant for whom nothing is stored: the name may be misspelt.
-fn require_data(state: &SqliteState, blobs: &dyn Blobs, staging: &Staging, tenant: &Tenant) -> Result<()> {
+fn require_data(state: &dyn Database, blobs: &dyn Blobs, staging: &Staging, tenant: &Tenant) -> Result<()> {
     let is_known = state.tenant_totals(tenant)? != TenantTotals::default()
         || blobs.namespaces()?.iter().any(|(owner, _)| owner == tenant)
         || staging.files()?.iter().any(|(owner, _)| owner == tenant);
@@ -190,6 +192,7 @@ impl<'a> Search<'a> {
 mod tests {
     use super::*;
     use crate::store::blobs::{BlobKey, MemoryBlobs, Namespace};
+    use crate::store::state::{SqliteState, State};
     use crate::testing::suites::state::{QUOTA, complete, new_job};
     use hetal_testkit::TempDir;
 

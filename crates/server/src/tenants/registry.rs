@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 /// The name of a tenant: 1 to 32 characters of a-z, 0-9 and -. It is also the name of a folder.
@@ -127,6 +127,11 @@ impl Tenants {
         Ok(tenants)
     }
 
+    /// The names of all tenants.
+    pub fn names(&self) -> BTreeSet<Tenant> {
+        self.tokens.values().chain(self.certificates.values()).map(|(tenant, _)| tenant.clone()).collect()
+    }
+
     /// Whether any tenant authenticates with a certificate.
     pub fn use_certificates(&self) -> bool {
         !self.certificates.is_empty()
@@ -179,6 +184,8 @@ mod tests {
         assert_eq!(tenants.identify(None, Some("abd"), 99), Err(Error::Credentials));
         assert_eq!(tenants.identify(Some(Fingerprint::of(b"abc")), Some("certificate"), 99), Err(Error::Credentials));
         assert_eq!(tenants.identify(None, None, 99), Err(Error::Credentials));
+        let names: Vec<_> = tenants.names().into_iter().map(|tenant| tenant.to_string()).collect();
+        assert_eq!(names, ["first", "second"]);
         assert!(Tenants::new(&[config("a", Some("x"), None), config("b", Some("x"), None)]).is_err());
     }
 

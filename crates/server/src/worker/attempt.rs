@@ -2,7 +2,7 @@
 
 use crate::compute::device::ComputeDevice;
 use crate::context::Core;
-use crate::store::state::{Change, Claim, Job, JobState};
+use crate::store::state::{Change, Claim, Job, JobState, Term};
 use crate::worker::retry::AttemptOutcome;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
@@ -198,7 +198,11 @@ impl<'a> Attempt<'a> {
                 );
                 return shutdown.trigger(ShutdownReason::GpuHung { seconds });
             }
-            match self.core.state.renew(&self.claim.lease, &|| (self.core.clock)() + lease.as_millis() as u64) {
+            let term = || {
+                let now = (self.core.clock)();
+                Term { now, until: now + lease.as_millis() as u64 }
+            };
+            match self.core.state.renew(&self.claim.lease, &term) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),
                 Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
                 // A later renewal may succeed. If none does, the lease ends and another worker

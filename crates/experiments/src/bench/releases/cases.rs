@@ -108,7 +108,8 @@ impl Case {
     /// The verdicts that a client would give, found without encryption.
     pub fn history(&self) -> Result<History> {
         let mut training = Plain::new(self);
-        let mut judge = Judge::new(self.agreement.patience, self.agreement.range, REPEATS);
+        let judge = Judge::new(self.agreement.patience, self.agreement.range, REPEATS);
+        let mut judge = if self.train == self.validation { judge.until_settled() } else { judge };
         let mut verdicts = Vec::new();
         while verdicts.last() != Some(&Verdict::Stop) {
             let start = training.clone();

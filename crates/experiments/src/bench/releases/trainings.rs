@@ -88,7 +88,7 @@ impl Experiment for Operations {
     type Output = [f64; 3];
 
     fn required_keys(&self) -> Result<KeyRequirements> {
-        let bounds = hetal_circuits::bootstrap::Bounds::from(&[0]);
+        let bounds = hetal_circuits::bootstrap::BootstrapBounds::from(&[0]);
         Ok(KeyRequirements { rotations: vec![(1, LEVEL)], bounds, ..KeyRequirements::default() })
     }
 

@@ -2,7 +2,7 @@
 //! compared with plain training.
 
 use super::arguments::Arguments;
-use super::data::Rows;
+use super::data::BenchRows;
 use super::device_memory::EngineRun;
 use super::iterations::compare;
 use super::setup::{RowsSent, TrainingSetup, prepare};
@@ -72,7 +72,7 @@ impl Experiment for FullTraining<'_> {
         let initial = initial_weights(g.classes(), g.features(), agreement.seed);
         let first = harness.encrypt_all(&packing::weights(g, &initial)?, setup.level_plan.weights())?;
         let mut session = Session::new(agreement.clone(), setup.batches.len(), first)?;
-        let (mut stopping, mut steps, mut validating) = (EarlyStopping::new(agreement, initial), 0, 0.0);
+        let (mut stopping, mut steps, mut validating) = (EarlyStopping::new(self.splits, agreement, initial), 0, 0.0);
         harness.synchronize()?;
         let start = Instant::now();
         let bar = progress::bar((agreement.max_epochs * setup.batches.len()) as u64);
@@ -86,7 +86,7 @@ impl Experiment for FullTraining<'_> {
             let validation_start = Instant::now();
             let logits = self.validation_logits(harness, &trainer, &rows.validation, session.weights())?;
             let weights = || Ok(packing::unpack_weights(g, &harness.decrypt_all(session.weights())?)?);
-            let verdict = stopping.end_epoch(&logits, &self.splits.validation, weights)?;
+            let verdict = stopping.judge(&logits, &self.splits.validation, weights)?;
             validating += validation_start.elapsed().as_secs_f64();
             Ok(ControlFlow::Continue(verdict))
         };
@@ -123,7 +123,7 @@ impl FullTraining<'_> {
             rows.training.push(prepare(harness.engine(), trainer, blob, k < self.resident)?);
         }
         for range in validation.batches(piece_rows.min(validation.rows()))? {
-            rows.validation.push(CachedBatch::Raw(setup.encrypt_rows(harness, &Rows::of(validation, range))?));
+            rows.validation.push(CachedBatch::Raw(setup.encrypt_rows(harness, &BenchRows::of(validation, range))?));
         }
         bar.finish_and_clear();
         Ok(rows)
@@ -165,8 +165,8 @@ fn training_setup(
         constants: Constants::built_in(classes, agreement.range)?,
         rate: agreement.rate,
         rows_sent,
-        batches: ranges.into_iter().map(|r| Rows::of(&splits.train, r)).collect(),
-        test: Some(Rows::of(&splits.test, 0..splits.test.rows())),
+        batches: ranges.into_iter().map(|r| BenchRows::of(&splits.train, r)).collect(),
+        test: Some(BenchRows::of(&splits.test, 0..splits.test.rows())),
     })
 }
 
@@ -232,14 +232,14 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
 /// The fields of a report that compare a training with the plain one.
 fn results(training: &TimedTraining, plain: &TrainingResult, splits: &DataSplits) -> Result<Value> {
     let TimedTraining { result, seconds, steps, validating } = training;
-    let test = Rows::of(&splits.test, 0..splits.test.rows());
+    let test = BenchRows::of(&splits.test, 0..splits.test.rows());
     let compared = compare(&test, &result.weights, &plain.weights)?;
     Ok(json!({
         "iterations": steps,
-        "epochs": result.epochs,
-        "best_epoch": result.best_epoch,
-        "twin_epochs": plain.epochs,
-        "twin_best_epoch": plain.best_epoch,
+        "epochs": result.checks,
+        "best_epoch": result.best_check,
+        "twin_epochs": plain.checks,
+        "twin_best_epoch": plain.best_check,
         "training_s": seconds,
         "validating_s": validating,
         "validation_loss": result.loss,

@@ -1,7 +1,7 @@
 //! A fixed number of iterations of our circuit, compared with training on plain numbers.
 
 use super::arguments::Arguments;
-use super::data::Rows;
+use super::data::BenchRows;
 use super::setup::{TrainingSetup, prepare};
 use super::stage_clock::StageClock;
 use crate::Result;
@@ -210,7 +210,7 @@ pub(super) struct Comparison {
 }
 
 /// Compares two classifiers on test rows.
-pub(super) fn compare(rows: &Rows, weights: &Matrix, plain: &Matrix) -> Result<Comparison> {
+pub(super) fn compare(rows: &BenchRows, weights: &Matrix, plain: &Matrix) -> Result<Comparison> {
     let (ours, theirs) = (reference::logits(&rows.features, weights)?, reference::logits(&rows.features, plain)?);
     let count = rows.features.rows();
     let different = (0..count).filter(|&i| judge::predicted(ours.row(i)) != judge::predicted(theirs.row(i))).count();
@@ -226,7 +226,7 @@ pub(super) fn count_operations(setup: &TrainingSetup, params: &Params, report: &
     let harness = ClearHarness::new(Clear::new(params.slots(), params.top_level()));
     let engine = harness.engine();
     let trainer = setup.trainer(engine)?;
-    let piece = |rows: Rows| prepare(engine, &trainer, setup.encrypt_rows(&harness, &rows)?, true);
+    let piece = |rows: BenchRows| prepare(engine, &trainer, setup.encrypt_rows(&harness, &rows)?, true);
     let pieces: Vec<_> = setup.batches[0].pieces(setup.geometry.rows()).map(piece).collect::<Result<_>>()?;
     let step = |model: &ModelState<_>| {
         batches::step(engine, &trainer, model, &pieces[..], 0..pieces.len(), StepSize::of(setup.rate), &mut |_| {})

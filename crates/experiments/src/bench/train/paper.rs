@@ -2,7 +2,7 @@
 //! ciphertexts.
 
 use super::arguments::Arguments;
-use super::data::Rows;
+use super::data::BenchRows;
 use super::setup::TrainingSetup;
 use super::stage_clock::StageClock;
 use crate::Result;
@@ -53,7 +53,7 @@ impl PaperIterations<'_> {
         Ok(Blocks::new(self.trainer.unit(), blocks.rows().iter().map(row).collect::<Result<_>>()?)?)
     }
 
-    fn batch<H: Harness>(&self, harness: &H, rows: &Rows) -> Result<PaperBatch<HarnessCiphertext<H>>> {
+    fn batch<H: Harness>(&self, harness: &H, rows: &BenchRows) -> Result<PaperBatch<HarnessCiphertext<H>>> {
         let (blocks, labels) = self.trainer.pack(&rows.features, &rows.labels)?;
         let labels = harness.encrypt(&labels, self.top_level)?;
         Ok(PaperBatch { features: self.encrypted(harness, &blocks)?, labels, rows: rows.features.rows() })

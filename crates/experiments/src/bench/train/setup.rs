@@ -1,7 +1,7 @@
 //! The circuit of one shape and its batches.
 
 use super::arguments::Arguments;
-use super::data::{self, Rows};
+use super::data::{self, BenchRows};
 use crate::runner::harness::{Harness, HarnessCiphertext};
 use crate::{Error, Result};
 use hetal_circuits::clear::KeyRequirements;
@@ -29,8 +29,8 @@ pub(super) struct TrainingSetup {
     pub(super) constants: Constants,
     pub(super) rate: f64,
     pub(super) rows_sent: RowsSent,
-    pub(super) batches: Vec<Rows>,
-    pub(super) test: Option<Rows>,
+    pub(super) batches: Vec<BenchRows>,
+    pub(super) test: Option<BenchRows>,
 }
 
 /// The form of the encrypted rows, and the lifts that it took.
@@ -79,8 +79,8 @@ impl TrainingSetup {
             None => ((0..arguments.batches.max(1)).map(|k| data::clusters(&preset, k as u64)).collect(), None),
             Some(path) => data::load(path, arguments.rows, &preset)?,
         };
-        let features = batches.first().map_or(preset.features, |b: &Rows| b.features.columns());
-        let row_norm = batches.iter().map(|b: &Rows| longest_row(&b.features)).fold(0.0, f64::max);
+        let features = batches.first().map_or(preset.features, |b: &BenchRows| b.features.columns());
+        let row_norm = batches.iter().map(|b: &BenchRows| longest_row(&b.features)).fold(0.0, f64::max);
         Ok(Self {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
@@ -134,7 +134,7 @@ impl TrainingSetup {
     pub(super) fn encrypt_rows<H: Harness>(
         &self,
         harness: &H,
-        rows: &Rows,
+        rows: &BenchRows,
     ) -> Result<EncryptedPiece<HarnessCiphertext<H>>> {
         let (blocks, labels) =
             (packing::features(&self.geometry, &rows.features)?, packing::labels(&self.geometry, &rows.labels)?);

@@ -5,7 +5,7 @@ use crate::bars;
 use crate::error::{Error, Result};
 use crate::events::ResolvedNetwork;
 use hetal_extract_api::arguments::Arguments;
-use hetal_extract_api::catalogue::{self, Network};
+use hetal_extract_api::catalogue::{self, KnownNetwork};
 use hetal_extract_api::protocol::{Encode, HUB_SECRETS};
 use hetal_extract_api::sanitize_terminal;
 use hetal_features::hub::{self, ADDRESS, Hub, Pin, SILENCE_TIMEOUT, Step, WEIGHTS};
@@ -48,8 +48,8 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
 }
 
 /// The pin of a network of the catalogue: its own, or the one that was given.
-fn pin_of(network: &'static Network, arguments: &Arguments) -> Result<Pin> {
-    let Network { name, hub: Some(hub), .. } = network else {
+fn pin_of(network: &'static KnownNetwork, arguments: &Arguments) -> Result<Pin> {
+    let KnownNetwork { name, hub: Some(hub), .. } = network else {
         return Err(Error::NotOnHub { name: network.name });
     };
     let revision = arguments.revision.as_deref().or(network.revision);

@@ -300,10 +300,10 @@ impl State for MemoryState {
         Ok(Some(Claim { lease, job: entry.job.clone(), attempts, backoffs, out_of_memory }))
     }
 
-    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
         let mut inner = self.lock();
         let entry = inner.leased(lease)?;
-        entry.until = until();
+        entry.until = term().until;
         Ok(entry.job.cancel)
     }
 

@@ -2,14 +2,20 @@
 //!
 //! Workers hold jobs by leases. Each lease has a fencing token that is larger than all earlier
 //! ones, and writes with an older token are refused. A worker that misses the end of its lease can
-//! therefore do no harm. The caller supplies all times.
+//! therefore do no harm. The caller supplies all times; PostgreSQL takes lengths of time from them
+//! and judges by its own clock, which all servers share.
 
 mod memory;
+mod postgres;
 mod sqlite;
+mod stored;
 
 pub use memory::MemoryState;
-pub(crate) use sqlite::OwnerMarks;
+pub use postgres::{PgSettings, PgState};
 pub use sqlite::SqliteState;
+
+use crate::config::Config;
+use std::sync::Arc;
 
 use crate::jobs::spec::JobSpec;
 use crate::tenants::Tenant;
@@ -60,7 +66,7 @@ pub struct UploadList {
 }
 
 /// The limits of a tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes of all uploads (incomplete ones count in full), of the outputs of jobs, and of the
     /// checkpoints of active jobs.
@@ -166,6 +172,16 @@ pub struct Lease {
     pub job: JobId,
     /// The fencing token: larger than those of all earlier leases.
     pub token: u64,
+}
+
+/// When a lease begins and ends, on the clock of the caller. A database with a clock of its own
+/// takes the length of the lease from here and the times from its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The present.
+    pub now: Millis,
+    /// The end of a lease that is given now.
+    pub until: Millis,
 }
 
 /// A job that a worker claimed.
@@ -291,9 +307,9 @@ pub trait State: Send + Sync {
     /// off once the time is over. Both can be claimed at once if the owner cancels. `until` is the
     /// latest time at which a lease can end; a later end comes from a clock that was set back.
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
-    /// Extends a lease. `until` is called after all locks are held. Returns whether the owner asked
+    /// Extends a lease. `term` is called after all locks are held. Returns whether the owner asked
     /// to cancel the job.
-    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool>;
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool>;
     /// Applies changes to a job.
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.
@@ -314,6 +330,48 @@ pub trait State: Send + Sync {
     fn check_writable(&self) -> Result<()>;
     /// The number of jobs in each state.
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>>;
+}
+
+/// The ownership marks of a database (see `ownership`).
+pub(crate) struct OwnerMarks {
+    /// The last mark that was found beside the blobs.
+    pub found: String,
+    /// The mark that was intended to replace it.
+    pub intended: String,
+}
+
+/// A state that lasts, to which blobs belong.
+pub(crate) trait Database: State {
+    /// The identity in hexadecimal. It is random and shared by all backups.
+    fn identity(&self) -> Result<String>;
+    /// The ownership marks.
+    fn marks(&self) -> Result<OwnerMarks>;
+    /// Stores the ownership marks.
+    fn set_marks(&self, found: &str, intended: &str) -> Result<()>;
+    /// The number of complete uploads of all tenants.
+    fn complete_uploads(&self) -> Result<u64>;
+    /// Runs `work` while no other server that shares the database does.
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+    /// Whether several servers may use the database at once.
+    fn is_shared(&self) -> bool;
+    /// Calls `woken` after changes by other servers, but not after each of them.
+    fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()>;
+    /// The name of the database, for messages.
+    fn location(&self) -> String;
+}
+
+/// Opens the configured database.
+pub(crate) fn open(config: &Config) -> Result<Arc<dyn Database>> {
+    match config.state.settings()? {
+        Some(settings) => Ok(Arc::new(PgState::open(settings)?)),
+        None => Ok(Arc::new(SqliteState::open(&config.folder.join("state.sqlite"))?)),
+    }
+}
+
+/// Describes a shared database for an operator, with its version and the difference of clocks;
+/// `None` if none is configured. Changes nothing.
+pub fn describe_shared(config: &Config) -> Result<Option<String>> {
+    config.state.settings()?.map(PgState::describe).transpose()
 }
 
 /// Checks that an existing upload matches the wanted one.

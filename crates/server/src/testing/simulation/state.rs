@@ -4,8 +4,8 @@
 use super::fault_injector::{FaultInjector, Injected};
 use super::toy_executor::SIZE;
 use crate::store::state::{
-    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Upload,
-    UploadList,
+    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Term,
+    Upload, UploadList,
 };
 use crate::tenants::Tenant;
 use crate::worker::checkpoint::Checkpoint;
@@ -35,6 +35,10 @@ impl SimState {
         match self.faults.next_fault(writes) {
             Injected::Success => work(&*self.inner),
             Injected::Crash { applied: true } => work(&*self.inner).and(Err(failed())),
+            // A connection that is lost during a commit: it was applied, and the caller lives on.
+            Injected::Failure if writes && self.faults.is_alive() && self.faults.chance(300) => {
+                work(&*self.inner).and(Err(failed()))
+            }
             Injected::Failure | Injected::Crash { applied: false } => Err(failed()),
         }
     }
@@ -97,8 +101,8 @@ impl State for SimState {
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
         self.write(|s| s.claim(worker, now, until))
     }
-    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
-        self.write(|s| s.renew(lease, until))
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
+        self.write(|s| s.renew(lease, term))
     }
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
         if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.held) {

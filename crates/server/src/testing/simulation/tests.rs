@@ -17,8 +17,10 @@ use crate::store::staging::Staging;
 use crate::store::state::{EventLimit, JobState, MAX_BACKOFF, MemoryState, SqliteState, State, Upload};
 use crate::store::uploads::{Resumed, UploadProgress};
 use crate::tenants::Tenant;
+use crate::testing::suites::state::in_postgres;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use hetal_learn::Verdict;
+use hetal_testkit::postgres::Postgres;
 use hetal_wire::v1;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -412,4 +414,13 @@ fn an_unreadable_job_keeps_no_other_waiting() {
 fn acknowledged_work_survives_in_the_database() {
     let totals = simulate(1_000_000..1_000_100, || Box::new(SqliteState::in_memory().unwrap()));
     println!("{totals:?}");
+}
+
+/// The same with PostgreSQL.
+#[test]
+fn acknowledged_work_survives_in_postgres() {
+    if Postgres::shared().is_some() {
+        let totals = simulate(2_000_000..2_000_010, || Box::new(in_postgres().unwrap()));
+        println!("{totals:?}");
+    }
 }

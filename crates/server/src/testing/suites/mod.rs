@@ -2,4 +2,5 @@
 
 pub mod blobs;
 mod database;
+mod postgres;
 pub mod state;

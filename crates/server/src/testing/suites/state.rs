@@ -8,6 +8,7 @@ use crate::tenants::Tenant;
 use hetal_learn::Verdict;
 use hetal_learn::{AgreementLimits, RowForm};
 use hetal_testkit::TempDir;
+use hetal_testkit::postgres::Postgres;
 use hetal_wire::{BlobName, JobId, v1};
 use v1::event::What;
 
@@ -34,6 +35,10 @@ pub(crate) fn new_job(n: u8) -> NewJob {
         form: RowForm::Slots,
     });
     NewJob { id: JobId([n; 16]), request: [n; 16], body: [n; 32], label: format!("job {n}"), spec }
+}
+
+fn until(until: Millis) -> Term {
+    Term { now: 0, until }
 }
 
 pub(super) fn at_most(count: usize) -> EventLimit {
@@ -155,14 +160,14 @@ fn claim_order(state: &dyn State) {
     assert_eq!(claim(199), None);
     // Leases expire unless they are renewed. Then another worker gets the job, and the first is
     // fenced.
-    assert!(!state.renew(&a.lease, &|| 300).unwrap());
+    assert!(!state.renew(&a.lease, &|| until(300)).unwrap());
     let again = claim(200).unwrap();
     assert!(again.job.id == b.job.id || again.job.id == c.job.id);
     let late = if again.job.id == b.job.id { b } else { c };
     assert!(again.lease.token > late.lease.token && again.attempts == 2);
     let change = Change { state: Some(JobState::Finished), ..Change::default() };
     assert_eq!(state.commit(&late.lease, &change, 201), Err(Error::Fenced));
-    assert_eq!(state.renew(&late.lease, &|| 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&late.lease, &|| until(900)), Err(Error::Fenced));
     // Only the uncounted attempt is forgotten.
     let progress = Some(v1::Progress { done: 1, resting: true, ..v1::Progress::default() });
     let change =
@@ -175,9 +180,9 @@ fn claim_order(state: &dyn State) {
     let backoffs = || state.job(&again.job.tenant, again.job.id).unwrap().progress.map(|p| (p.done, p.resting));
     assert_eq!(backoffs(), Some((1, true)));
     state.release_worker("worker").unwrap();
-    assert_eq!(state.renew(&again.lease, &|| 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&again.lease, &|| until(900)), Err(Error::Fenced));
     assert_eq!(backoffs(), Some((1, false)), "it goes on with the next");
-    assert_eq!(state.renew(&a.lease, &|| 900), Err(Error::Fenced));
+    assert_eq!(state.renew(&a.lease, &|| until(900)), Err(Error::Fenced));
     let mut ids: Vec<_> = (0..3).map(|_| claim(202).unwrap().job.id.0[0]).collect();
     ids.sort();
     assert_eq!(ids, [1, 3, 11]);
@@ -232,7 +237,7 @@ fn life(state: &dyn State) {
     assert_eq!((claim.job.id, claim.attempts), (id, 1));
     // A worker learns of a cancellation at its next renewal.
     assert_eq!(state.cancel_job(&ann, id, 340).unwrap().state, JobState::Running);
-    assert!(state.renew(&claim.lease, &|| 500).unwrap());
+    assert!(state.renew(&claim.lease, &|| until(500)).unwrap());
     let failed = Change {
         state: Some(JobState::Failed),
         reason: Some("tired".to_owned()),
@@ -440,10 +445,31 @@ fn sqlite_is_a_state_that_lasts() {
     backoffs(&state);
 }
 
+/// An empty database in PostgreSQL, with the clock of the test.
+pub(crate) fn in_postgres() -> Option<PgState> {
+    let settings = PgSettings::new(&Postgres::shared()?.database(), None, None).unwrap();
+    Some(PgState::with_times_of_callers(settings).unwrap())
+}
+
+#[test]
+fn postgres_is_a_state() {
+    if let Some(state) = in_postgres() {
+        check(&state);
+    }
+}
+
+/// An empty state of each kind.
+fn all_kinds() -> Vec<Box<dyn State>> {
+    let postgres = in_postgres().map(|state| Box::new(state) as Box<dyn State>);
+    let others: [Box<dyn State>; 2] = [Box::new(MemoryState::default()), Box::new(SqliteState::in_memory().unwrap())];
+    others.into_iter().chain(postgres).collect()
+}
+
 /// A tenant who deletes his ended jobs does not come first again.
 #[test]
 fn deleted_jobs_count_for_the_order_of_tenants() {
-    for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
+    for state in all_kinds() {
+        let state = &*state;
         let (ann, bob) = (tenant("ann"), tenant("bob"));
         complete(state, &ann, [1, 2, 3]);
         complete(state, &bob, [1, 2, 3]);
@@ -465,7 +491,8 @@ fn deleted_jobs_count_for_the_order_of_tenants() {
 /// A tenant with few jobs does not wait for a tenant with many.
 #[test]
 fn a_busy_tenant_does_not_starve_others() {
-    for state in [&MemoryState::default() as &dyn State, &SqliteState::in_memory().unwrap()] {
+    for state in all_kinds() {
+        let state = &*state;
         let quota = Quota { jobs: 100, kept_jobs: 100, ..QUOTA };
         complete(state, &tenant("greedy"), [1, 2, 3]);
         complete(state, &tenant("modest"), [1, 2, 3]);

@@ -4,10 +4,11 @@ mod readers;
 mod rows;
 mod schema;
 
+use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
-    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, Quota, State,
-    TenantTotals, Upload, UploadList, check_job_quota, check_same_request, check_same_upload, check_upload_quota,
-    check_verdict, job_not_ended, output_bytes, upload_in_use,
+    Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
+    Quota, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request, check_same_upload,
+    check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
@@ -33,14 +34,6 @@ impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         Self::State { reason: error.to_string() }
     }
-}
-
-/// The ownership marks of a database.
-pub(crate) struct OwnerMarks {
-    /// The last mark that was found beside the blobs.
-    pub found: String,
-    /// The mark that was intended to replace it.
-    pub intended: String,
 }
 
 impl SqliteState {
@@ -108,32 +101,6 @@ impl SqliteState {
         Ok(Mutex::new(connection))
     }
 
-    /// The identity of the database in hexadecimal. It is random and shared by all backups.
-    pub fn identity(&self) -> Result<String> {
-        self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
-    }
-
-    /// The ownership marks: the last one found beside the blobs, and the one intended to replace
-    /// it.
-    pub(crate) fn marks(&self) -> Result<OwnerMarks> {
-        let sql = "SELECT found, intended FROM identity";
-        self.read(|db| Ok(db.query_row(sql, [], |row| Ok(OwnerMarks { found: row.get(0)?, intended: row.get(1)? }))?))
-    }
-
-    /// Stores the ownership marks.
-    pub(crate) fn set_marks(&self, found: &str, intended: &str) -> Result<()> {
-        self.write(|db| {
-            db.execute("UPDATE identity SET found = ?1, intended = ?2", [found, intended])?;
-            Ok(())
-        })
-    }
-
-    /// The number of complete uploads of all tenants.
-    pub(crate) fn complete_uploads(&self) -> Result<u64> {
-        let sql = "SELECT COUNT(*) FROM uploads WHERE complete";
-        self.read(|db| Ok(db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64))
-    }
-
     /// Runs a transaction.
     fn write<T>(&self, change: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let mut connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,6 +117,47 @@ impl SqliteState {
         }
         let mut reader = self.readers.take();
         look(&*reader.connection()?.transaction()?)
+    }
+}
+
+impl Database for SqliteState {
+    fn identity(&self) -> Result<String> {
+        self.read(|db| Ok(hex(&db.query_row("SELECT id FROM identity", [], |row| row.get::<_, [u8; 16]>(0))?)))
+    }
+
+    fn marks(&self) -> Result<OwnerMarks> {
+        let sql = "SELECT found, intended FROM identity";
+        self.read(|db| Ok(db.query_row(sql, [], |row| Ok(OwnerMarks { found: row.get(0)?, intended: row.get(1)? }))?))
+    }
+
+    fn set_marks(&self, found: &str, intended: &str) -> Result<()> {
+        self.write(|db| {
+            db.execute("UPDATE identity SET found = ?1, intended = ?2", [found, intended])?;
+            Ok(())
+        })
+    }
+
+    fn complete_uploads(&self) -> Result<u64> {
+        let sql = "SELECT COUNT(*) FROM uploads WHERE complete";
+        self.read(|db| Ok(db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64))
+    }
+
+    /// The lock of the folder keeps other servers away.
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        work()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// There is no other server.
+    fn watch(&self, _: Box<dyn Fn() + Send + Sync>) -> Result<()> {
+        Ok(())
+    }
+
+    fn location(&self) -> String {
+        "state.sqlite".to_owned()
     }
 }
 
@@ -350,10 +358,10 @@ impl State for SqliteState {
         })
     }
 
-    fn renew(&self, lease: &Lease, until: &dyn Fn() -> Millis) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
         self.write(|db| {
             let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
-            let values = params![lease.job.0, lease.token as i64, until() as i64];
+            let values = params![lease.job.0, lease.token as i64, term().until as i64];
             db.query_row(sql, values, |row| row.get(0)).optional()?.ok_or(Error::Fenced)
         })
     }

@@ -1,18 +1,14 @@
 //! Queries of single rows, and their conversion.
 
 use crate::jobs::spec::JobSpec;
-use crate::store::state::{BlobKind, Job, JobState, JobSummary, MAX_BACKOFF, Millis, NewJob, TenantTotals, Upload};
+use crate::store::state::stored::{KINDS, STATES, VERDICTS, corrupt, hex, numbered};
+use crate::store::state::{Job, JobSummary, MAX_BACKOFF, Millis, NewJob, TenantTotals, Upload};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-
-pub const STATES: [JobState; 6] =
-    [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Finished, JobState::Failed, JobState::Cancelled];
-pub const KINDS: [BlobKind; 4] = [BlobKind::Keys, BlobKind::Batch, BlobKind::Features, BlobKind::WeightedBatch];
-pub const VERDICTS: [Verdict; 4] = [Verdict::Continue, Verdict::Stop, Verdict::LowerRate, Verdict::WidenRange];
 
 /// The columns of a job `j`, with its spec and checkpoint.
 pub const JOB: &str = "j.number, id, tenant, label,
@@ -36,19 +32,6 @@ pub const CLAIMABLE: &str = "(state IN (0, 1) OR state = 2 AND (cancel OR EXISTS
 /// Open jobs that wait for a verdict and have no valid lease.
 pub const UNANSWERED: &str = "state = 2 AND (worker IS NULL OR until <= ?1 OR until > 2 * ?2 - ?1) AND NOT EXISTS
     (SELECT 1 FROM verdicts v WHERE v.job = j.id AND v.round = j.round)";
-
-pub fn corrupt(what: &str) -> Error {
-    Error::State { reason: format!("the database contains an invalid value ({what}): restore it from a backup") }
-}
-
-/// The stored number of a value.
-pub fn number<T: PartialEq>(all: &[T], value: T) -> i64 {
-    all.iter().position(|v| *v == value).map_or(-1, |n| n as i64)
-}
-
-pub fn numbered<T: Copy>(all: &[T], number: i64, what: &str) -> Result<T> {
-    usize::try_from(number).ok().and_then(|n| all.get(n)).copied().ok_or_else(|| corrupt(what))
-}
 
 pub fn find_upload(db: &Connection, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
     let sql = "SELECT kind, size, complete FROM uploads WHERE tenant = ?1 AND name = ?2";
@@ -205,10 +188,6 @@ pub fn delete_stale_turns(db: &Connection) -> Result<()> {
         AND NOT EXISTS (SELECT 1 FROM uploads u WHERE u.tenant = t.tenant)";
     db.execute(sql, [])?;
     Ok(())
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Fails a job whose row cannot be read, so that the queue continues.
