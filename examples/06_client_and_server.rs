@@ -9,7 +9,7 @@
 use hetal::learn::Wishes;
 use hetal_client::data::{Labels, Preparation, Table};
 use hetal_client::rpc::{Address, Credentials, Remote};
-use hetal_client::training::{Options, TrainingRun};
+use hetal_client::training::{TrainingOptions, TrainingRun};
 use hetal_client::{Labelled, Project, TrainingData};
 use hetal_server::tenants::{Fingerprint, Tenant, TenantConfig};
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("owner: {} rows to train on, {} to validate", data.training.rows(), data.validation.rows());
 
     // Keys are made, rows are encrypted and sent, epochs are judged, the model is decrypted.
-    let mut options = Options::new("example");
+    let mut options = TrainingOptions::new("example");
     options.verdict_delay = Duration::ZERO;
     options.verify = true;
     options.wishes = Wishes { batch: Some(64), rate: Some(2.0), max_epochs: Some(2), ..Wishes::default() };

@@ -8,7 +8,7 @@ use hetal_client::data::{Labels, Preparation};
 use hetal_client::layout::LayoutShape;
 use hetal_client::project::OpenJob;
 use hetal_client::rpc::Remote;
-use hetal_client::training::{Options, ProgressEvent, Trained, TrainingRun};
+use hetal_client::training::{ProgressEvent, Trained, TrainingOptions, TrainingRun};
 use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, RowFormWish, TrainingData, keys, predict};
 use hetal_keys::{Passphrase, locked_file};
 use hetal_learn::{Matrix, Scaling, Verdict, Wishes};
@@ -94,11 +94,15 @@ impl Stage {
         self.train_with(&options(name))
     }
 
-    fn train_with(&self, options: &Options) -> Result<Trained> {
+    fn train_with(&self, options: &TrainingOptions) -> Result<Trained> {
         self.train_and_report(options, &mut |_| ())
     }
 
-    fn train_and_report(&self, options: &Options, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
+    fn train_and_report(
+        &self,
+        options: &TrainingOptions,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Result<Trained> {
         let (mut project, remote) = (self.project(), self.remote());
         TrainingRun::open(&mut project, &remote, &self.task, options, report)?.run(report)
     }
@@ -129,7 +133,12 @@ impl Stage {
     }
 
     /// What the server sees of a training that starts with no connection open and ends so.
-    fn calls(&self, lie: Lie, options: &Options, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Vec<String> {
+    fn calls(
+        &self,
+        lie: Lie,
+        options: &TrainingOptions,
+        report: &mut (dyn FnMut(ProgressEvent) + Send),
+    ) -> Vec<String> {
         self.liar.wait_until_left();
         self.liar.lie(lie);
         let result = self.train_and_report(options, report);
@@ -143,8 +152,8 @@ impl Stage {
     }
 }
 
-fn options(name: &str) -> Options {
-    let mut options = Options::new(name);
+fn options(name: &str) -> TrainingOptions {
+    let mut options = TrainingOptions::new(name);
     options.verify = true;
     options.wishes = Wishes { batch: Some(BATCH), max_epochs: Some(EPOCHS), patience: Some(2), ..Wishes::default() };
     options.verdict_delay = Duration::ZERO;
@@ -585,7 +594,7 @@ fn lies_about_logits_are_stopped() {
     // The server is not trusted again, honest or not, until the owner replaces the training.
     stage.liar.lie(Lie::None);
     assert!(matches!(stage.train_again("lie-0"), Err(Error::KnownHostile { .. })));
-    let trained = stage.train_with(&Options { replace: true, ..options("lie-0") }).unwrap();
+    let trained = stage.train_with(&TrainingOptions { replace: true, ..options("lie-0") }).unwrap();
     assert!(trained.difference.unwrap() < 1e-4, "{:?}", trained.difference);
     assert_eq!(stage.verdicts().first(), Some(&v1::Verdict::Continue));
 }
@@ -608,11 +617,11 @@ fn a_training_that_is_replaced_is_gone() {
     // A training with other wishes does not replace this one and does not take its keys.
     let key = stage.project().settings().key_id.clone();
     for fresh_keys in [false, true] {
-        let refused = stage.train_with(&Options { fresh_keys, ..other.clone() });
+        let refused = stage.train_with(&TrainingOptions { fresh_keys, ..other.clone() });
         assert!(matches!(refused, Err(Error::OtherTraining { .. })));
         assert_eq!(stage.project().settings().key_id, key);
     }
-    let said = message(stage.train_with(&Options { replace: true, ..other }));
+    let said = message(stage.train_with(&TrainingOptions { replace: true, ..other }));
     assert!(said.contains("does not answer"), "{said}");
     let left: Vec<String> = files().into_iter().filter(|name| !name.starts_with("batch-")).collect();
     assert!(

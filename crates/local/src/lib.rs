@@ -25,7 +25,7 @@ pub struct LocalServer {
 }
 
 /// How to start a server in this process.
-pub struct Options<'a> {
+pub struct LocalServerOptions<'a> {
     /// The folder of the server.
     pub folder: PathBuf,
     /// The parameter set.
@@ -91,7 +91,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl LocalServer {
     /// Starts a server.
-    pub fn start(options: Options<'_>) -> Result<Self, Error> {
+    pub fn start(options: LocalServerOptions<'_>) -> Result<Self, Error> {
         let mut token = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *token).map_err(|e| Error::Randomness { reason: e.to_string() })?;
         let token = Zeroizing::new(token.iter().map(|b| format!("{b:02x}")).collect::<String>());

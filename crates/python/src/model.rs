@@ -1,7 +1,7 @@
 //! Models: read, applied to rows, published.
 
 use crate::errors::{Error, Result};
-use crate::settings::Settings;
+use crate::settings::EstimatorSettings;
 use crate::training::type_name;
 use crate::work::quietly;
 use hetal_client::model::export::{ExportOptions, Format, publish};
@@ -92,7 +92,7 @@ impl Classifier {
 
 /// Reads a model of a project. Returns it and its path.
 #[pyfunction]
-pub fn load(py: Python<'_>, settings: Settings) -> PyResult<(Classifier, PathBuf)> {
+pub fn load(py: Python<'_>, settings: EstimatorSettings) -> PyResult<(Classifier, PathBuf)> {
     quietly(py, move || {
         let (project, name) = (Project::open_without_lock(&settings.project)?, named(&settings)?);
         Ok((Classifier(open(&settings, &project, &name)?), project.model(&name)?))
@@ -102,7 +102,12 @@ pub fn load(py: Python<'_>, settings: Settings) -> PyResult<(Classifier, PathBuf
 /// Writes a model that may be published. Returns the standard deviation of the noise of each
 /// weight, and how many more numbers may be published under the secret key.
 #[pyfunction]
-pub fn export(py: Python<'_>, settings: Settings, format: String, out: PathBuf) -> PyResult<(f64, Option<u64>)> {
+pub fn export(
+    py: Python<'_>,
+    settings: EstimatorSettings,
+    format: String,
+    out: PathBuf,
+) -> PyResult<(f64, Option<u64>)> {
     let format = match format.as_str() {
         "safetensors" => Format::Safetensors,
         "npz" => Format::Npz,
@@ -121,12 +126,12 @@ pub fn export(py: Python<'_>, settings: Settings, format: String, out: PathBuf) 
 }
 
 /// The name of the model, which a fitted estimator knows.
-pub fn named(settings: &Settings) -> Result<String> {
+pub fn named(settings: &EstimatorSettings) -> Result<String> {
     settings.name.clone().ok_or_else(|| Error::Parameter("a model has a name: give name".to_owned()))
 }
 
 /// Reads the model of a name.
-pub fn open(settings: &Settings, project: &Project, name: &str) -> Result<Model> {
+pub fn open(settings: &EstimatorSettings, project: &Project, name: &str) -> Result<Model> {
     let passphrase = settings.passphrase.clone().map(|text| Passphrase::new(Zeroizing::new(text))).transpose()?;
     Ok(Model::open(&project.model(name)?, passphrase.as_ref())?)
 }

@@ -3,7 +3,7 @@
 use crate::errors::Result;
 use crate::events::{self, Event};
 use crate::model;
-use crate::settings::Settings;
+use crate::settings::EstimatorSettings;
 use crate::work;
 use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
@@ -19,7 +19,7 @@ use std::sync::mpsc::Sender;
 #[pyfunction]
 pub fn predict_remote<'py>(
     py: Python<'py>,
-    settings: Settings,
+    settings: EstimatorSettings,
     rows: PyReadonlyArray2<'py, f64>,
     on_event: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
@@ -34,18 +34,23 @@ pub fn predict_remote<'py>(
     model::array(py, probabilities(&logits))
 }
 
-fn ask(settings: &Settings, rows: &Matrix, events: &Sender<Event>, cancellation: &Cancellation) -> Result<Matrix> {
+fn ask(
+    settings: &EstimatorSettings,
+    rows: &Matrix,
+    events: &Sender<Event>,
+    cancellation: &Cancellation,
+) -> Result<Matrix> {
     let mut project = settings.read_project()?;
     let model = model::open(settings, &project, &model::named(settings)?)?;
     if let Some(named) = settings.named_server(&project)? {
-        let remote = Settings::connect(named, &mut project, events, cancellation)?;
+        let remote = EstimatorSettings::connect(named, &mut project, events, cancellation)?;
         return logits(&mut project, &remote, &model, rows, RowFormWish::default(), events);
     }
     // A server on this machine needs the project for itself.
     drop(project);
     let mut project = settings.open_project(events, cancellation)?;
     let prepared_gib = check_memory(&project, &model)?;
-    let (server, remote) = Settings::start_server(&project, prepared_gib, cancellation)?;
+    let (server, remote) = EstimatorSettings::start_server(&project, prepared_gib, cancellation)?;
     let logits = logits(&mut project, &remote, &model, rows, RowFormWish::LOCAL, events);
     drop(remote);
     server.stop();

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 /// The parameters of an estimator, as a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Settings {
+pub struct EstimatorSettings {
     pub project: PathBuf,
     pub param_set: Option<String>,
     pub server: Option<String>,
@@ -57,7 +57,7 @@ const LOCAL_SERVER: &str = "local-server";
 /// The time between two attempts to lock a project folder.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-impl Settings {
+impl EstimatorSettings {
     /// Opens the project folder. If another process or thread uses it, waits until it ends.
     pub fn open_project(&self, events: &Sender<Event>, cancellation: &Cancellation) -> Result<Project> {
         let mut told = false;
@@ -189,7 +189,7 @@ impl Settings {
         prepared_gib: f64,
         cancellation: &Cancellation,
     ) -> Result<(LocalServer, Remote)> {
-        let server = LocalServer::start(hetal_local::Options {
+        let server = LocalServer::start(hetal_local::LocalServerOptions {
             folder: server_folder(project),
             set: &project.settings().set,
             engine: EngineChoice::Auto,

@@ -3,13 +3,13 @@
 use crate::errors::{Error, Result, in_python};
 use crate::events::{self, Event};
 use crate::model::Classifier;
-use crate::settings::Settings;
+use crate::settings::EstimatorSettings;
 use crate::work;
 use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
 use hetal_client::data::{Labelled, Split};
 use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::{Offer, Remote};
-use hetal_client::training::{self, Defaults, Options, ProgressEvent, Trained, TrainingRun, wishes_text};
+use hetal_client::training::{self, Defaults, ProgressEvent, Trained, TrainingOptions, TrainingRun, wishes_text};
 use hetal_client::{Cancellation, Layout, Project, RowFormWish, TrainingData, keys};
 use hetal_learn::{AgreementLimits, Wishes};
 use hetal_local::{LocalServer, Needs};
@@ -31,7 +31,7 @@ const PREFIX: &str = "fit-";
 #[pyo3(signature = (settings, features, labels, weights, columns, on_event))]
 pub fn fit<'py>(
     py: Python<'py>,
-    settings: Settings,
+    settings: EstimatorSettings,
     features: PyReadonlyArray2<'py, f64>,
     labels: &Bound<'py, PyAny>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
@@ -92,7 +92,7 @@ fn table(features: &PyReadonlyArray2<'_, f64>, labels: Labels, names: Option<Vec
 }
 
 /// Refuses what no classifier can be trained on, as the program does with files.
-fn training_data(settings: &Settings, table: Table) -> Result<TrainingData> {
+fn training_data(settings: &EstimatorSettings, table: Table) -> Result<TrainingData> {
     let split = Split::new(settings.validation_fraction, settings.random_state)?;
     let preparation = settings.preparation()?;
     table.require_trainable().map_err(Error::Data)?;
@@ -108,15 +108,15 @@ fn training_data(settings: &Settings, table: Table) -> Result<TrainingData> {
 }
 
 /// The options of a training whose name is found later if none was given.
-fn options(settings: &Settings) -> Options {
-    let mut options = Options::new(settings.name.as_deref().unwrap_or(PREFIX));
+fn options(settings: &EstimatorSettings) -> TrainingOptions {
+    let mut options = TrainingOptions::new(settings.name.as_deref().unwrap_or(PREFIX));
     options.verify = settings.verify;
     options.prior = settings.prior;
     options
 }
 
 fn train(
-    settings: Settings,
+    settings: EstimatorSettings,
     table: Table,
     events: &Sender<Event>,
     cancellation: &Cancellation,
@@ -128,7 +128,7 @@ fn train(
     let mut options = options(&settings);
     match settings.named_server(&project)? {
         Some(named) => {
-            let remote = Settings::connect(named, &mut project, events, cancellation)?;
+            let remote = EstimatorSettings::connect(named, &mut project, events, cancellation)?;
             let server = remote.server().to_owned();
             options.wishes = fill(Some(remote.offer()));
             let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, &server)?;
@@ -136,7 +136,7 @@ fn train(
         }
         None => {
             let prepared_gib = check_machine(&project, &data, &fill(None))?;
-            let (server, remote) = Settings::start_server(&project, prepared_gib, cancellation)?;
+            let (server, remote) = EstimatorSettings::start_server(&project, prepared_gib, cancellation)?;
             options.wishes = fill(Some(remote.offer()));
             // Both parties are this process: nobody learns anything from the time of a verdict.
             options.verdict_delay = Duration::ZERO;
@@ -175,11 +175,11 @@ fn with_device_fault(error: Error, server: &LocalServer) -> Error {
 }
 
 fn train_on(
-    settings: &Settings,
+    settings: &EstimatorSettings,
     project: &mut Project,
     remote: &Remote,
     data: &TrainingData,
-    options: &mut Options,
+    options: &mut TrainingOptions,
     events: &Sender<Event>,
     server: &str,
 ) -> Result<Trained> {

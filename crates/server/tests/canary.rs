@@ -8,7 +8,7 @@ use common::{Process, TOKEN, tap::Tap};
 use hetal_ckks::Params;
 use hetal_client::data::tables;
 use hetal_client::rpc::{Address, Credentials, Remote};
-use hetal_client::training::{Options, TrainingRun};
+use hetal_client::training::{TrainingOptions, TrainingRun};
 use hetal_client::{Labelled, Owner, Project, TrainingData, data, keys};
 use hetal_learn::Matrix;
 use hetal_learn::Wishes;
@@ -49,7 +49,7 @@ fn the_owner() {
     let remote = Remote::connect(&address).unwrap();
     let mut project = Project::open(&folder.join("project"), Some(SET)).unwrap();
     let task = learned_from(&folder.join("rows.csv"));
-    let mut options = Options::new("bird");
+    let mut options = TrainingOptions::new("bird");
     options.wishes = Wishes { batch: Some(64), max_epochs: Some(2), patience: Some(2), ..Wishes::default() };
     options.verdict_delay = Duration::ZERO;
     let trained =

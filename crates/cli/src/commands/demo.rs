@@ -11,7 +11,7 @@ use hetal_client::data::tables::{self, FileFormat};
 use hetal_client::data::{Preparation, class_numbers};
 use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::Remote;
-use hetal_client::training::{Options, Trained, TrainingRun};
+use hetal_client::training::{Trained, TrainingOptions, TrainingRun};
 use hetal_client::{Labelled, Layout, Project, RowFormWish, TrainingData, keys};
 use hetal_experiments::process::peak_rss_gib;
 use hetal_extract_api::Manifest;
@@ -176,14 +176,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir.join("owner"), Some(&arguments.set))?;
     let layout = layout(&project, &rows.training, arguments.batch)?;
     let prepared_gib = check_resources(arguments, &layout, &rows.training, &mut progress)?;
-    let server = LocalServer::start(hetal_local::Options {
+    let server = LocalServer::start(hetal_local::LocalServerOptions {
         folder: arguments.dir.join("server"),
         set: &arguments.set,
         engine: arguments.engine,
         prepared_gib,
     })?;
     let remote = Remote::connect(server.address()).map_err(hetal_client::Error::from)?;
-    let mut options = Options::new(NAME);
+    let mut options = TrainingOptions::new(NAME);
     options.replace = true;
     // The GPU belongs to this process, which may not be able to use it again after a failure.
     options.leave_resting = true;

@@ -13,7 +13,7 @@ use crate::ui::progress::TrainingProgress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::model::Provenance;
-use hetal_client::training::{Defaults, Options, Trained, TrainingRun, shown_loss, wishes_text};
+use hetal_client::training::{Defaults, Trained, TrainingOptions, TrainingRun, shown_loss, wishes_text};
 use hetal_client::{Model, Project, keys};
 use hetal_extract_api::Manifest;
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
     explain_interrupt(INTERRUPTED);
     let remote = arguments.connection.connect(&mut project)?;
-    let mut options = Options::new(&arguments.name);
+    let mut options = TrainingOptions::new(&arguments.name);
     let defaults = Defaults::new(&task);
     options.wishes = defaults.fill(&arguments.wishes.wishes(), task.training.rows(), Some(remote.offer()));
     progress.preface(&format!("{}\n", wishes_text(&options.wishes)));

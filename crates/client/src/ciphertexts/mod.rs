@@ -5,4 +5,4 @@ pub(crate) mod row_blobs;
 
 pub(crate) use outputs::{LOGIT_LIMBS, Outputs, download_logits};
 pub use row_blobs::written_row_bytes;
-pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter, Rows};
+pub(crate) use row_blobs::{RowBlobFile, RowBlobWriter, RowsToEncrypt};

@@ -51,7 +51,7 @@ pub(crate) struct RowBlobWriter<'a> {
 
 /// Rows to encrypt.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowsToEncrypt<'a> {
     /// Their features and labels.
     pub set: &'a LabelledMatrix,
     /// Whether the server needs the labels.
@@ -63,8 +63,8 @@ pub(crate) struct Rows<'a> {
 impl RowBlobWriter<'_> {
     /// Encrypts the features of a range of rows, and their labels and weights if the server needs
     /// them.
-    pub fn write(&self, of: Rows<'_>, rows: Range<usize>, file: String) -> Result<RowBlobFile> {
-        let Rows { set, with_labels, weights } = of;
+    pub fn write(&self, of: RowsToEncrypt<'_>, rows: Range<usize>, file: String) -> Result<RowBlobFile> {
+        let RowsToEncrypt { set, with_labels, weights } = of;
         let weights = weights.map(|weights| &weights[rows.clone()]);
         let geometry = self.layout.geometry();
         let mut vectors = packing::features(geometry, &set.features().slice(rows.clone()))?;
@@ -116,7 +116,7 @@ pub fn written_row_bytes(
     folder: &Path,
 ) -> Result<u64> {
     let writer = RowBlobWriter { owner, layout, folder, form, row_norm };
-    let of = |set, with_labels| Rows { set, with_labels, weights: None };
+    let of = |set, with_labels| RowsToEncrypt { set, with_labels, weights: None };
     let pieces = layout.pieces(training.rows()).into_iter().map(|rows| (of(training, true), rows));
     let others = ranges(validation.rows(), layout.geometry().rows()).into_iter();
     let mut bytes = 0;

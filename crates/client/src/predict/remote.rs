@@ -1,7 +1,7 @@
 //! Classification on a server: it sees neither the rows nor the weights.
 
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
-use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter, Rows};
+use crate::ciphertexts::{Outputs, RowBlobFile, RowBlobWriter, RowsToEncrypt};
 use crate::keys::{hex, random_name};
 use crate::layout::LayoutShape;
 use crate::model::require_finite;
@@ -239,7 +239,7 @@ impl Query<'_> {
         let mut row_blobs = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
             report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
-            let rows = Rows { set: &set, with_labels: false, weights: None };
+            let rows = RowsToEncrypt { set: &set, with_labels: false, weights: None };
             row_blobs.push(writer.write(rows, range.clone(), format!("query-{k:04}.ct"))?);
         }
         self.leftovers.blobs = row_blobs.iter().map(|row_blob| row_blob.blob.clone()).collect();

@@ -1,6 +1,6 @@
 //! The hyper-parameters that client and server agree on.
 
-use super::Options;
+use super::TrainingOptions;
 use crate::data::TrainingData;
 use crate::layout::LayoutShape;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
@@ -66,7 +66,7 @@ pub(super) fn agree_on_layout(
     project: &Project,
     offer: &Offer,
     data: &TrainingData,
-    options: &Options,
+    options: &TrainingOptions,
 ) -> Result<(Layout, Wishes)> {
     let params = keys::params(project)?;
     if !offer.accepts(params.id()) {

@@ -39,7 +39,7 @@ mod unfinished;
 pub use defaults::{Defaults, wishes_text};
 pub use delete::{Deleted, delete};
 pub use hyper_parameters::batch_rows;
-pub use options::Options;
+pub use options::TrainingOptions;
 pub use progress::{
     IterationTime, PhaseProgress, ProgressEvent, Round, Seconds, SentBytes, ShownRound, Trained, shown_loss,
 };
@@ -70,7 +70,7 @@ pub struct TrainingRun<'a> {
     project: &'a mut Project,
     remote: &'a Remote,
     data: &'a TrainingData,
-    options: &'a Options,
+    options: &'a TrainingOptions,
     layout: Layout,
     owner: Owner,
     folder: PathBuf,
@@ -88,7 +88,7 @@ impl<'a> TrainingRun<'a> {
         project: &'a mut Project,
         remote: &'a Remote,
         data: &'a TrainingData,
-        options: &'a Options,
+        options: &'a TrainingOptions,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let began = Instant::now();
@@ -315,7 +315,7 @@ fn resumed(
     project: &mut Project,
     remote: &Remote,
     data: &TrainingData,
-    options: &Options,
+    options: &TrainingOptions,
     mut record: TrainingRecord,
     folder: &Path,
 ) -> Result<(TrainingRecord, BestCheck)> {
@@ -339,7 +339,7 @@ fn resumed(
 fn discard(
     project: &mut Project,
     remote: &Remote,
-    options: &Options,
+    options: &TrainingOptions,
     before: Option<&TrainingRecord>,
     folder: &Path,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
@@ -353,7 +353,7 @@ fn discard(
 }
 
 /// Reads the record of the training. A damaged record is ignored if the training may be replaced.
-fn existing_record(folder: &Path, options: &Options) -> Result<Option<TrainingRecord>> {
+fn existing_record(folder: &Path, options: &TrainingOptions) -> Result<Option<TrainingRecord>> {
     let path = folder.join("job.json");
     match project::read::<TrainingRecord>(&path) {
         Err(Error::Damaged { .. }) if options.replace => Ok(None),
@@ -386,7 +386,7 @@ fn key_set_for_new_training(
     project: &mut Project,
     owner: &Owner,
     layout: &Layout,
-    options: &Options,
+    options: &TrainingOptions,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<KeySet> {
     if options.replace {
@@ -423,7 +423,7 @@ pub fn name_of_same(
     project: &Project,
     remote: &Remote,
     data: &TrainingData,
-    options: &Options,
+    options: &TrainingOptions,
     prefix: &str,
 ) -> Result<Option<String>> {
     let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
@@ -458,7 +458,7 @@ pub(crate) fn parse(bytes: &[u8]) -> bool {
 
 /// Returns whether the keys must be replaced: new keys are wanted, and the current ones were used
 /// and not created for this training.
-fn must_retire_keys(project: &Project, options: &Options, before: Option<&TrainingRecord>) -> bool {
+fn must_retire_keys(project: &Project, options: &TrainingOptions, before: Option<&TrainingRecord>) -> bool {
     // A passphrase is wanted, and the current key has none.
     let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
     let made_for_this = |record: &TrainingRecord| {
@@ -485,7 +485,7 @@ mod tests {
         let (blob, layout, file) = (record.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
         let set = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
         project.update(|s| s.keys = vec![set]).unwrap();
-        let mut options = Options::new("model");
+        let mut options = TrainingOptions::new("model");
         assert!(!must_retire_keys(&project, &options, Some(&record)));
         options.fresh_keys = true;
         assert!(!must_retire_keys(&project, &options, Some(&record)), "made for this");

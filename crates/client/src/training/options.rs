@@ -1,4 +1,4 @@
-//! Options of a training.
+//! TrainingOptions of a training.
 
 use crate::{RowFormWish, rpc};
 use hetal_learn::Wishes;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Options of a training.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TrainingOptions {
     /// The name of the training and of its model.
     pub name: String,
     /// The hyper-parameters to ask the server for.
@@ -33,7 +33,7 @@ pub struct Options {
     pub extraction: Option<serde_json::Value>,
 }
 
-impl Options {
+impl TrainingOptions {
     /// The default options for a training of this name.
     pub fn new(name: &str) -> Self {
         Self {

@@ -2,8 +2,8 @@
 
 use super::hyper_parameters::expected_hyper_parameters;
 use super::judged::BEST;
-use super::{Options, ProgressEvent, Round, Seconds, SentBytes};
-use crate::ciphertexts::{RowBlobFile, RowBlobWriter, Rows, row_blobs};
+use super::{ProgressEvent, Round, Seconds, SentBytes, TrainingOptions};
+use crate::ciphertexts::{RowBlobFile, RowBlobWriter, RowsToEncrypt, row_blobs};
 use crate::keys::hex;
 use crate::project::OpenJob;
 use crate::project::{KeySet, io_error, remove_if_there};
@@ -130,7 +130,7 @@ impl TrainingRecord {
         let all = training.len() + validation.len();
         let writer = RowBlobWriter { owner, layout, folder, form, row_norm: data.normalisation.row_norm() };
         let mut done = 0;
-        let mut encrypt = |of: Rows<'_>, rows, name: &str| -> Result<RowBlobFile> {
+        let mut encrypt = |of: RowsToEncrypt<'_>, rows, name: &str| -> Result<RowBlobFile> {
             cancellation.check()?;
             report(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
@@ -177,7 +177,7 @@ impl TrainingRecord {
     /// Resumes the training. A finished training starts again with the rows that are encrypted
     /// already. If its server was hostile, a training continues only with another server, or with
     /// `replace`.
-    pub fn resume(mut self, remote: &Remote, options: &Options, data: &TrainingData) -> Result<Self> {
+    pub fn resume(mut self, remote: &Remote, options: &TrainingOptions, data: &TrainingData) -> Result<Self> {
         if self.finished {
             let seconds = Seconds { encrypting: self.seconds.encrypting, ..Seconds::default() };
             return Ok(Self { job: None, sent: SentBytes::default(), seconds, finished: false, ..self });
@@ -227,11 +227,11 @@ impl TrainingRecord {
 }
 
 /// The rows that are trained on, and those that are validated with.
-pub(super) fn rows_to_send(data: &TrainingData) -> [Rows<'_>; 2] {
+pub(super) fn rows_to_send(data: &TrainingData) -> [RowsToEncrypt<'_>; 2] {
     [
-        Rows { set: &data.training, with_labels: true, weights: data.row_weights.as_deref() },
+        RowsToEncrypt { set: &data.training, with_labels: true, weights: data.row_weights.as_deref() },
         // The owner judges validation rows, so their labels and weights stay here.
-        Rows { set: &data.validation, with_labels: false, weights: None },
+        RowsToEncrypt { set: &data.validation, with_labels: false, weights: None },
     ]
 }
 
