@@ -54,9 +54,9 @@ pub struct Plan {
     /// Operations of one iteration without refreshes. A refresh bootstraps [`Geometry::parts`]
     /// ciphertexts.
     pub iteration: OpCounts,
-    /// Operations that repeat a classifier over all rows for validation logits, once per epoch.
+    /// Operations that repeat a classifier over all rows for validation logits, once per check.
     pub expansion: OpCounts,
-    /// Operations of one batch's validation logits (once per epoch).
+    /// Operations of one batch's validation logits (once per check).
     pub validation: OpCounts,
     /// Keys of the whole training for every range it may be widened to, without those inside
     /// bootstraps.
@@ -134,7 +134,7 @@ impl Plan {
         self.iteration.key_switches()
     }
 
-    /// Bytes of the validation logits the client gets after each epoch.
+    /// Bytes of the validation logits the client gets at each check.
     pub fn validation_bytes(&self, machine: &impl CostModel) -> u64 {
         self.validation_batches as u64 * machine.ciphertext_bytes(self.level_plan.logits())
     }
@@ -149,7 +149,7 @@ impl Plan {
         seconds(&self.iteration, machine)
     }
 
-    /// Seconds of the validation logits of an epoch, without the preparation of their rows; `None`
+    /// Seconds of the validation logits of a check, without the preparation of their rows; `None`
     /// if an operation was not measured.
     pub fn seconds_of_validation(&self, machine: &impl CostModel) -> Option<f64> {
         Some(seconds(&self.expansion, machine)? + self.validation_batches as f64 * seconds(&self.validation, machine)?)

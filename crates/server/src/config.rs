@@ -68,7 +68,7 @@ pub struct Config {
     pub lifted_gib: f64,
     /// Seconds of one lift, as clients are told. Default: an estimate for the device.
     pub lift_seconds: Option<f64>,
-    /// Iterations between checkpoints. The end of an epoch always writes one.
+    /// Iterations between checkpoints. Every check writes one.
     pub checkpoint_every: u64,
     /// Seconds without renewal after which a worker's lease expires.
     pub lease_seconds: u64,

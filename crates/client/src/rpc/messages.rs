@@ -394,7 +394,7 @@ pub enum Phase {
     Preparing,
     /// The server computes the iterations of an epoch.
     Training,
-    /// The server computes the validation logits of an epoch.
+    /// The server computes the validation logits of a check.
     Validating,
     /// The server computes the logits of queries.
     Classifying,

@@ -63,8 +63,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// How often a training goes back to the last accepted check at most, for a lower rate or a wider
-/// range.
+/// range. Fewer than the server allows ([`hetal_learn::session::MOST_REPEATS`]).
 const REPEATS: usize = 6;
+
 /// A training in progress.
 pub struct TrainingRun<'a> {
     project: &'a mut Project,

@@ -1,4 +1,4 @@
-//! Where the state is.
+//! The table `[state]`: SQLite in the folder, or PostgreSQL.
 
 use crate::store::state::PgSettings;
 use crate::{Error, Result};
