@@ -2,6 +2,7 @@
 //! tests. Runs for a few seconds, or `HETAL_FUZZ_RUNS` times for each target.
 #![allow(clippy::unwrap_used)]
 
+use hetal_learn::session::Action;
 use hetal_learn::{Agreement, AgreementLimits, RowForm, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
@@ -27,13 +28,23 @@ fn configurations() -> Vec<Vec<u8>> {
 }
 
 fn checkpoints() -> Vec<Vec<u8>> {
-    let session = Session::new(AgreementLimits::default().defaults, 3, vec![()]).unwrap();
-    let (record, ciphertexts) = session.checkpoint();
-    let ciphertexts: Vec<_> = ciphertexts.iter().map(|()| BlobName([7; 32]).to_string()).collect();
-    let checkpoint = serde_json::json!({
-        "session": record, "ciphertexts": ciphertexts, "iterations": 5, "round": 1, "asked": true,
-    });
-    vec![serde_json::to_vec(&checkpoint).unwrap()]
+    let written = |session: &Session<()>| {
+        let (record, ciphertexts) = session.checkpoint();
+        let ciphertexts: Vec<_> = ciphertexts.iter().map(|()| BlobName([7; 32]).to_string()).collect();
+        let checkpoint = serde_json::json!({
+            "format": 2, "session": record, "ciphertexts": ciphertexts, "iterations": 5,
+        });
+        serde_json::to_vec(&checkpoint).unwrap()
+    };
+    let mut session = Session::new(AgreementLimits::default().defaults, 3, vec![()]).unwrap();
+    let first = written(&session);
+    while session.open() == 0 {
+        match session.next_action() {
+            Action::Validate(_) => session.opened().unwrap(),
+            _ => session.stepped(session.model().clone()).unwrap(),
+        }
+    }
+    vec![first, written(&session)]
 }
 
 fn job_requests() -> Vec<Vec<u8>> {
