@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
+use common::{RawClient, TOKEN, TestClient, address, config, owner, tenant};
 use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
 use hetal_client::rpc::{Address, BlobKind, Credentials, Error, Remote, RowBlob};
 use hetal_learn::Wishes;
@@ -109,7 +109,7 @@ fn older_tls_is_refused() {
 
 /// Requests in another protocol version.
 fn raw<T>(running: &Server, version: &str, call: impl AsyncFnOnce(RawClient) -> T) -> T {
-    Stranger { version: Some(version.to_owned()), ..Stranger::with_token(TOKEN) }.talk(running, call)
+    TestClient { version: Some(version.to_owned()), ..TestClient::with_token(TOKEN) }.talk(running, call)
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
     let asked = |blob: &[u8], offset| {
         let (job, blob) = (job.id.to_vec().into(), blob.to_vec().into());
         let request = v1::DownloadRequest { job, blob, offset };
-        Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+        TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
             let mut parts = rpc.download(request).await?.into_inner();
             parts.message().await.map(|part| part.map_or(0, |part| part.data.len()))
         })
@@ -474,7 +474,7 @@ fn streams_and_uploads_at_once_are_counted() {
     let running = start(config).unwrap();
     let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
     let job = remote.train([1; 16], "", &owner.upload(&remote)).unwrap();
-    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+    TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
         let request = || v1::WatchRequest { job: job.id.to_vec().into(), after: 0 };
         let first = rpc.watch(request()).await.unwrap();
         assert_eq!(rpc.watch(request()).await.unwrap_err().code(), tonic::Code::ResourceExhausted);
@@ -491,7 +491,7 @@ fn streams_and_uploads_at_once_are_counted() {
     let (parts, stream) = tokio::sync::mpsc::channel(1);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
-            Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+            TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
                 for n in [1, 2] {
                     let (name, kind) = (vec![n; 32].into(), v1::BlobKind::Batch.into());
                     rpc.begin_upload(v1::BeginUploadRequest { name, kind, size: 1000 }).await.unwrap();
@@ -510,7 +510,7 @@ fn streams_and_uploads_at_once_are_counted() {
             assert!(Instant::now() < until, "no part comes");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let second = Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+        let second = TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
             rpc.upload(tokio_stream::iter([part(2)])).await.map(|answer| answer.into_inner())
         });
         assert_eq!(second.unwrap_err().code(), tonic::Code::Aborted, "two uploads at once");
@@ -535,7 +535,7 @@ fn a_stop_ends_the_streams() {
     let watcher = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut rpc = Stranger::with_token(TOKEN).connect(server, &authority);
+            let mut rpc = TestClient::with_token(TOKEN).connect(server, &authority);
             let request = v1::WatchRequest { job: job.id.to_vec().into(), after: 0 };
             let mut events = rpc.watch(request).await.unwrap().into_inner();
             begun.send(()).unwrap();
@@ -619,7 +619,7 @@ fn requests_that_are_broken_off_are_written_down() {
     let dir = TempDir::new();
     let running = server(dir.path());
     let name = vec![9; 32];
-    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+    TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
         let begin =
             v1::BeginUploadRequest { name: name.clone().into(), kind: v1::BlobKind::Batch.into(), size: 1 << 20 };
         rpc.begin_upload(begin).await.unwrap();
@@ -646,7 +646,7 @@ fn requests_that_are_broken_off_are_written_down() {
 fn a_connection_of_refusals_ends() {
     let dir = TempDir::new();
     let running = server(dir.path());
-    let (refused, broken) = Stranger::with_token("wrong").talk(&running, async |mut rpc| {
+    let (refused, broken) = TestClient::with_token("wrong").talk(&running, async |mut rpc| {
         let (mut refused, mut broken) = (0, 0);
         for _ in 0..50 {
             let status = rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap_err();
@@ -658,7 +658,7 @@ fn a_connection_of_refusals_ends() {
     let peers: std::collections::BTreeSet<_> = lines.iter().map(|line| line["peer"].to_string()).collect();
     assert!(peers.len() >= 5 && refused + broken == 50, "{refused} refused, {broken} broken off, by {}", peers.len());
     // An authenticated client is not limited.
-    Stranger::with_token(TOKEN).talk(&running, async |mut rpc| {
+    TestClient::with_token(TOKEN).talk(&running, async |mut rpc| {
         for _ in 0..50 {
             rpc.list_jobs(v1::ListJobsRequest {}).await.unwrap();
         }

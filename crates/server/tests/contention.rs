@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Process, Stranger, address, config, owner, wishes};
+use common::{Process, TestClient, address, config, owner, wishes};
 use hetal_client::rpc::{EventKind, JobId, Remote, TrainingRequest};
 use hetal_learn::{AgreementLimits, RowForm, Verdict, Wishes};
 use hetal_server::job_spec::{JobSpec, RowBlob, TrainingSpec};
@@ -190,7 +190,7 @@ fn contradictory_requests_are_refused() {
     repeated.batches.push(repeated.batches[0]);
     let refused = remote.train([8; 16], "", &repeated).unwrap_err().to_string();
     assert!(refused.contains("twice"), "{refused}");
-    Stranger::with_token(common::TOKEN).talk(&running, async |mut rpc| {
+    TestClient::with_token(common::TOKEN).talk(&running, async |mut rpc| {
         let request = v1::WatchRequest { job: job.id.to_vec().into(), after: 1_000_000 };
         let refused = rpc.watch(request).await.unwrap_err();
         assert!(refused.code() == tonic::Code::InvalidArgument && refused.message().contains("no event"), "{refused}");
@@ -226,7 +226,7 @@ fn connections_of_removed_tenants_are_closed() {
     let running = hetal_server::start(config.clone()).unwrap();
     let remote = Remote::connect(&address(&running, common::TOKEN)).unwrap();
     let job = remote.train([7; 16], "", &owner().upload(&remote)).unwrap();
-    Stranger::with_token(common::TOKEN).talk(&running, async |mut rpc| {
+    TestClient::with_token(common::TOKEN).talk(&running, async |mut rpc| {
         let mut watch =
             rpc.watch(v1::WatchRequest { job: job.id.to_vec().into(), after: 0 }).await.unwrap().into_inner();
         assert!(watch.message().await.unwrap().is_some());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Process, Stranger, names, owner, wishes};
+use common::{Process, TestClient, names, owner, wishes};
 use hetal_client::rpc::{BlobName, EventKind, Remote, TrainingRequest};
 use hetal_learn::{Verdict, Wishes};
 use hetal_server::authority_path;
@@ -110,7 +110,7 @@ fn annoy(number: usize, server: SocketAddr, authority: &[u8], over: &AtomicBool,
 fn never_finish(number: usize, server: SocketAddr, authority: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _ = runtime.block_on(async {
-        let mut rpc = Stranger::with_token("token of mallory").connect(server, authority);
+        let mut rpc = TestClient::with_token("token of mallory").connect(server, authority);
         let name = vec![number as u8; 32];
         let (kind, size) = (v1::BlobKind::Batch.into(), 1 << 20);
         let begin = v1::BeginUploadRequest { name: name.clone().into(), kind, size };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{RawClient, Stranger, TOKEN, address, config, owner, tenant};
+use common::{RawClient, TOKEN, TestClient, address, config, owner, tenant};
 use hetal_client::rpc::{BlobKind, EventKind, Remote, RowBlob, TrainingRequest};
 use hetal_server::tenants::TenantConfig;
 use hetal_server::{Config, start};
@@ -184,15 +184,15 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
 
     let version = Some(hetal_wire::VERSION.to_string());
     let strangers = [
-        ("no credentials", Stranger { version: version.clone(), ..Stranger::default() }),
-        ("a wrong token", Stranger::with_token("wrong")),
-        ("an expired token", Stranger::with_token("expired")),
-        ("half a token", Stranger::with_token(&TOKEN[..TOKEN.len() / 2])),
-        ("an empty token", Stranger::with_token("")),
-        ("another scheme", Stranger { authorization: Some(format!("Basic {TOKEN}")), ..Stranger::with_token("") }),
+        ("no credentials", TestClient { version: version.clone(), ..TestClient::default() }),
+        ("a wrong token", TestClient::with_token("wrong")),
+        ("an expired token", TestClient::with_token("expired")),
+        ("half a token", TestClient::with_token(&TOKEN[..TOKEN.len() / 2])),
+        ("an empty token", TestClient::with_token("")),
+        ("another scheme", TestClient { authorization: Some(format!("Basic {TOKEN}")), ..TestClient::with_token("") }),
         (
             "a certificate of ours that is no tenant's",
-            Stranger { version: version.clone(), certificate: Some(certificate(&ours)), ..Stranger::default() },
+            TestClient { version: version.clone(), certificate: Some(certificate(&ours)), ..TestClient::default() },
         ),
     ];
     let mut answers = std::collections::BTreeSet::new();
@@ -209,7 +209,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     assert_eq!(answers.len(), 1, "{answers:?}");
 
     // With a certificate of another authority the TLS handshake fails, so no request is possible.
-    let forger = Stranger { certificate: Some(certificate(&theirs)), ..Stranger::with_token(TOKEN) };
+    let forger = TestClient { certificate: Some(certificate(&theirs)), ..TestClient::with_token(TOKEN) };
     let requests = || std::fs::read_to_string(dir.path().join("server/audit.log")).unwrap().lines().count();
     let before = requests();
     for request in REQUESTS {
@@ -221,7 +221,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
     assert_eq!(requests(), before, "a request came through");
 
     // For another tenant, data of ann looks as if it never existed.
-    let bob = Stranger::with_token("another token");
+    let bob = TestClient::with_token("another token");
     for request in REQUESTS {
         let ask = |target: &Target| {
             let answer = bob.talk(&running, async |mut rpc| make(&mut rpc, request, target).await);
@@ -254,7 +254,7 @@ fn every_request_is_refused_to_strangers_and_other_tenants() {
 
 /// Prints how long responses about another tenant's job and about no job take. Times are not
 /// asserted.
-fn report_times(running: &hetal_server::Server, bob: &Stranger, target: &Target, never: &Target) {
+fn report_times(running: &hetal_server::Server, bob: &TestClient, target: &Target, never: &Target) {
     let (mut theirs, mut none) = (Vec::new(), Vec::new());
     bob.talk(running, async |mut rpc| {
         for _ in 0..500 {

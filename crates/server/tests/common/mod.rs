@@ -393,18 +393,19 @@ impl Drop for Process {
 
 /// A client of another program, with any version, token and certificate.
 #[derive(Clone, Default)]
-pub struct Stranger {
+pub struct TestClient {
     pub version: Option<String>,
     pub authorization: Option<String>,
     /// Chain and key (PEM).
     pub certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-pub type Papers = Box<dyn FnMut(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> + Send>;
-pub type RawClient =
-    v1::hetal_client::HetalClient<tonic::service::interceptor::InterceptedService<tonic::transport::Channel, Papers>>;
+pub type AddMetadata = Box<dyn FnMut(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> + Send>;
+pub type RawClient = v1::hetal_client::HetalClient<
+    tonic::service::interceptor::InterceptedService<tonic::transport::Channel, AddMetadata>,
+>;
 
-impl Stranger {
+impl TestClient {
     /// A client that speaks the protocol and has a token.
     pub fn with_token(token: &str) -> Self {
         let version = Some(hetal_wire::VERSION.to_string());
@@ -443,7 +444,7 @@ impl Stranger {
         });
         let channel = tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector_lazy(connect);
         let shown = self.clone();
-        let papers = move |mut request: tonic::Request<()>| {
+        let add_metadata = move |mut request: tonic::Request<()>| {
             if let Some(version) = &shown.version {
                 request.metadata_mut().insert("hetal-protocol", version.parse().unwrap());
             }
@@ -452,7 +453,7 @@ impl Stranger {
             }
             Ok(request)
         };
-        v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(papers))
+        v1::hetal_client::HetalClient::with_interceptor(channel, Box::new(add_metadata))
     }
 
     /// Connects to a server and runs a call.

@@ -1,6 +1,6 @@
 //! A trusted man in the middle: records the traffic as sent, and decrypted.
 
-use super::Stranger;
+use super::TestClient;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl Tap {
         let mut tls = tls.with_single_cert(vec![certificate.der().clone()], private).unwrap();
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(tls));
-        let connector = TlsConnector::from(Arc::new(Stranger::default().tls(authority)));
+        let connector = TlsConnector::from(Arc::new(TestClient::default().tls(authority)));
         let (as_sent, as_said) = (Arc::clone(&wire), Arc::clone(&inside));
         runtime.spawn(async move {
             while let Ok((client, _)) = outer.accept().await {
