@@ -366,7 +366,7 @@ fn what_is_no_file_is_written_to() {
 /// Without the learning rate there is no plaintext reference. The output says why,
 /// and the model, whose noise is unknown, is not published.
 #[test]
-fn hidden_rates_leave_no_twin_and_no_export() {
+fn hidden_rates_leave_no_reference_and_no_export() {
     let folder = TempDir::new();
     let server = Server::start_with(folder.path(), |config| config.hide_hyperparameters = true);
     let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));

@@ -163,10 +163,10 @@ fn reference(client: &Client, agreement: &Agreement) -> (Matrix, usize) {
 
 #[test]
 fn training_stops_early_at_the_best_epoch_of_the_plaintext_reference() {
-    SHAPES.iter().for_each(stops_early_at_the_twin_s_best_epoch);
+    SHAPES.iter().for_each(stops_early_at_the_best_epoch_of_the_reference);
 }
 
-fn stops_early_at_the_twin_s_best_epoch(shape: &Shape) {
+fn stops_early_at_the_best_epoch_of_the_reference(shape: &Shape) {
     let (client, agreement) = (client(), agreement(shape));
     let server = server(&client, shape);
     let mut session = server.session(agreement.clone());
