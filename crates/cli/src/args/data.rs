@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Files with training rows and validation rows.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Data {
+pub struct DataArguments {
     /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or
     /// .arrow.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
@@ -54,7 +54,7 @@ pub struct Data {
 }
 
 /// The rows of a training, and what was found out about them.
-pub struct Read {
+pub struct ReadRows {
     /// The rows, split and normalised.
     pub task: TrainingData,
     /// The manifest of the features, if there is one.
@@ -65,9 +65,9 @@ pub struct Read {
     pub weights: ChosenWeights,
 }
 
-impl Data {
+impl DataArguments {
     /// Reads, splits and normalises the rows.
-    pub fn read(&self) -> Result<Read> {
+    pub fn read(&self) -> Result<ReadRows> {
         let options = self.table.options(self.label_column.as_deref(), &self.columns);
         let weight = self.weights.weight_column.clone();
         let options = Options { weight, keep_missing: self.preparation.impute.is_some(), ..options };
@@ -105,7 +105,7 @@ impl Data {
         let mut training = training.into_labelled()?;
         let weights = self.weights.apply(&mut training, validation.as_mut(), &self.table)?;
         let task = TrainingData::new(&training, validation.as_ref(), &preparation)?;
-        Ok(Read { weights: weights.of(&task), task, manifest, report })
+        Ok(ReadRows { weights: weights.of(&task), task, manifest, report })
     }
 
     fn labelled(&self, features: &Path, labels: Option<&str>, options: &Options) -> Result<LabelledTable> {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Pictures, texts or features.
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
-pub struct Inputs {
+pub struct InputArguments {
     /// Pictures (JPEG or PNG), for a model trained on output of `hetal extract`.
     #[arg(group = "input", value_name = "PICTURE")]
     pub pictures: Vec<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Inputs {
 }
 
 /// What is read of a feature file beside features.
-pub struct Asked<'a> {
+pub struct ColumnsBeside<'a> {
     /// The column or array of true labels.
     pub label: Option<&'a str>,
     /// The column that names the rows.
@@ -66,11 +66,11 @@ pub struct RowsToClassify {
     pub labels: Option<Labels>,
 }
 
-impl Inputs {
+impl InputArguments {
     /// Reads features, or computes them with the network of the model.
     ///
     /// The labels of a feature file are in the column that was asked for or under a usual name.
-    pub fn rows(&self, model: &Model, path: &Path, asked: &Asked) -> Result<RowsToClassify> {
+    pub fn rows(&self, model: &Model, path: &Path, asked: &ColumnsBeside) -> Result<RowsToClassify> {
         if let Some(file) = &self.features {
             return self.table_rows(file, model, asked);
         }
@@ -82,7 +82,7 @@ impl Inputs {
     }
 
     /// Reads features, with the columns that the model was trained on.
-    fn table_rows(&self, file: &Path, model: &Model, asked: &Asked) -> Result<RowsToClassify> {
+    fn table_rows(&self, file: &Path, model: &Model, asked: &ColumnsBeside) -> Result<RowsToClassify> {
         let options = Options {
             expected: model.columns.clone(),
             id: asked.id.map(str::to_owned),

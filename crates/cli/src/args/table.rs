@@ -9,7 +9,7 @@ const HEADING: &str = "Tables";
 pub struct TableArguments {
     /// Whether the first row of a CSV or TSV file names the columns.
     #[arg(long, value_enum, value_name = "ANSWER", help_heading = HEADING)]
-    pub header: Option<Answer>,
+    pub header: Option<YesOrNo>,
     /// What separates the fields of a CSV file: one character, or the word tab or space.
     #[arg(long, value_name = "CHARACTER", value_parser = delimiter, help_heading = HEADING)]
     pub delimiter: Option<u8>,
@@ -26,7 +26,7 @@ pub struct TableArguments {
 
 /// Yes or no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Answer {
+pub enum YesOrNo {
     /// Yes.
     Yes,
     /// No.
@@ -58,7 +58,7 @@ impl TableArguments {
     pub fn options(&self, label: Option<&str>, columns: &[String]) -> Options {
         Options {
             encoding: self.encoding,
-            header: self.header.map(|answer| answer == Answer::Yes),
+            header: self.header.map(|answer| answer == YesOrNo::Yes),
             delimiter: self.delimiter,
             decimal_comma: self.decimal == DecimalMark::Comma,
             columns: columns.to_vec(),

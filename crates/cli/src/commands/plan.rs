@@ -1,6 +1,6 @@
 //! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
-use crate::args::data::{Data, Read, data_value};
+use crate::args::data::{DataArguments, ReadRows, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::preparation::PreparationArguments;
 use crate::args::row_form;
@@ -109,7 +109,7 @@ pub struct FileFacts {
 impl Arguments {
     fn shape(&self) -> Result<(Shape, Option<FileFacts>)> {
         if let Some(features) = self.features.clone() {
-            let data = Data {
+            let data = DataArguments {
                 features,
                 labels: self.labels.clone(),
                 label_column: self.label_column.clone(),
@@ -121,7 +121,7 @@ impl Arguments {
                 preparation: self.preparation.clone(),
                 manifest: None,
             };
-            let Read { task, report, weights, .. } = data.read()?;
+            let ReadRows { task, report, weights, .. } = data.read()?;
             let (rows, validation) = (task.training.rows(), task.validation.rows());
             let (features, classes, weighted) = (task.features(), task.classes.len(), task.is_weighted());
             let facts = FileFacts { report, weights, defaults: Defaults::new(&task), preparation: task.preparation };

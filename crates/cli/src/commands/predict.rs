@@ -4,7 +4,7 @@ use crate::Result;
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::ConnectionArguments;
 use crate::args::data::labels;
-use crate::args::inputs::{self, Asked, Inputs};
+use crate::args::inputs::{self, ColumnsBeside, InputArguments};
 use crate::args::passphrase::PassphraseSource;
 use crate::args::row_form::RowFormArguments;
 use crate::ui::output::{print, write_private};
@@ -32,7 +32,7 @@ pub struct Arguments {
     pub model: String,
     /// The rows to classify.
     #[command(flatten)]
-    pub inputs: Inputs,
+    pub inputs: InputArguments,
     /// True labels in a file of their own, to evaluate the predictions (FILE#NAME selects an array
     /// or column).
     #[arg(long, value_name = "FILE")]
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let path = project.model(&arguments.model)?;
     let passphrase = arguments.passphrase.for_model(&path)?;
     let model = Model::open(&path, passphrase.as_ref())?;
-    let asked = Asked {
+    let asked = ColumnsBeside {
         label: arguments.label_column.as_deref(),
         id: arguments.id_column.as_deref(),
         labels_elsewhere: arguments.labels.is_some(),

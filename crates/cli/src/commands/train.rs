@@ -2,7 +2,7 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::ConnectionArguments;
-use crate::args::data::{Data, Read, data_value};
+use crate::args::data::{DataArguments, ReadRows, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::passphrase::LockArguments;
 use crate::args::row_form::RowFormArguments;
@@ -31,7 +31,7 @@ pub struct Arguments {
     pub connection: ConnectionArguments,
     /// The rows.
     #[command(flatten)]
-    pub data: Data,
+    pub data: DataArguments,
     /// Hyper-parameters to request.
     #[command(flatten)]
     pub wishes: HyperParameterArguments,
@@ -80,7 +80,7 @@ const INTERRUPTED: &str = "interrupted: run the same command again to continue. 
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Read { task, manifest, report: data, weights } = arguments.data.read()?;
+    let ReadRows { task, manifest, report: data, weights } = arguments.data.read()?;
     let mut progress = TrainingProgress::of_json(arguments.json);
     progress.preface(&format!("{}{}{}", data.text(), task.preparation.text(), weights.text()));
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;

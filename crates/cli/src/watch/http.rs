@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The longest request.
 const MOST: usize = 8 << 10;
 /// The time for a request, and for its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pages take scripts and styles from here and nothing from elsewhere; nobody frames them.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -59,13 +59,13 @@ impl PageRequest {
 }
 
 /// An answer.
-pub struct Answer {
+pub struct PageResponse {
     status: &'static str,
     kind: &'static str,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl PageResponse {
     /// What was asked for.
     pub fn ok(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
         Self { status: "200 OK", kind, body: body.into() }
@@ -101,9 +101,9 @@ impl Answer {
 }
 
 /// Reads a request, and writes its answer.
-pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> Answer) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> PageResponse) -> Result<()> {
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let count = stream.read(&mut buffer)?;
@@ -115,7 +115,7 @@ pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> Answ
     let request = std::str::from_utf8(&head).ok().and_then(PageRequest::parse);
     let answer = match &request {
         Some(request) => answer(request),
-        None => Answer { status: "400 Bad Request", kind: "text/plain", body: b"not a request\n".to_vec() },
+        None => PageResponse { status: "400 Bad Request", kind: "text/plain", body: b"not a request\n".to_vec() },
     };
     stream.write_all(answer.head().as_bytes())?;
     stream.write_all(&answer.body)?;

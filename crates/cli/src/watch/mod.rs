@@ -11,7 +11,7 @@ mod http;
 mod pages;
 
 use guard::Guard;
-use http::{Answer, PageRequest};
+use http::{PageRequest, PageResponse};
 pub use pages::Pages;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -63,9 +63,9 @@ impl PageServer {
     }
 }
 
-fn answer(guard: &Guard, pages: &Pages, request: &PageRequest, from: SocketAddr) -> Answer {
+fn answer(guard: &Guard, pages: &Pages, request: &PageRequest, from: SocketAddr) -> PageResponse {
     match guard.admit(request, from) {
         Ok(path) => pages.answer(&guard.base(), path, &request.query),
-        Err(refusal) => Answer::refusal(refusal),
+        Err(refusal) => PageResponse::refusal(refusal),
     }
 }

@@ -1,6 +1,6 @@
 //! What `hetal ui` answers: an overview, a page for each training, and the same as JSON.
 
-use super::http::Answer;
+use super::http::PageResponse;
 use hetal_client::training::{files_of_unfinished, record_of_unfinished, unfinished};
 use hetal_client::{Error, Model, Project, Result, report};
 use hetal_keys::Passphrase;
@@ -29,10 +29,10 @@ impl Pages {
     }
 
     /// The answer to a request for a path behind the token.
-    pub fn answer(&self, base: &str, path: &str, query: &str) -> Answer {
+    pub fn answer(&self, base: &str, path: &str, query: &str) -> PageResponse {
         match path {
-            "style.css" => Answer::ok("text/css; charset=utf-8", format!("{STYLE}{WATCH_STYLE}")),
-            "watch.js" => Answer::ok("text/javascript; charset=utf-8", SCRIPT),
+            "style.css" => PageResponse::ok("text/css; charset=utf-8", format!("{STYLE}{WATCH_STYLE}")),
+            "watch.js" => PageResponse::ok("text/javascript; charset=utf-8", SCRIPT),
             "" => {
                 let all = self.overview();
                 page(query, &all, || (overview(base, &all), "Trainings".to_owned()), base)
@@ -41,8 +41,8 @@ impl Pages {
                 Ok(Some(record)) => {
                     page(query, &record, || (training(base, &record), format!("{}: training", record.name)), base)
                 }
-                Ok(None) => Answer::missing("there is no such training"),
-                Err(error) => Answer::missing(&error.to_string()),
+                Ok(None) => PageResponse::missing("there is no such training"),
+                Err(error) => PageResponse::missing(&error.to_string()),
             },
         }
     }
@@ -141,16 +141,16 @@ fn stamp(files: &[PathBuf; 2]) -> Stamp {
 }
 
 /// The page of a value: whole, without what surrounds it, or as JSON.
-fn page(query: &str, value: &impl Serialize, content: impl FnOnce() -> (Markup, String), base: &str) -> Answer {
+fn page(query: &str, value: &impl Serialize, content: impl FnOnce() -> (Markup, String), base: &str) -> PageResponse {
     if query == "json" {
         return match serde_json::to_vec(value) {
-            Ok(json) => Answer::ok("application/json", json),
-            Err(error) => Answer::missing(&error.to_string()),
+            Ok(json) => PageResponse::ok("application/json", json),
+            Err(error) => PageResponse::missing(&error.to_string()),
         };
     }
     let (content, title) = content();
     match query {
-        "part" => Answer::ok("text/html; charset=utf-8", content.as_str()),
-        _ => Answer::ok("text/html; charset=utf-8", shell(base, &title, &content)),
+        "part" => PageResponse::ok("text/html; charset=utf-8", content.as_str()),
+        _ => PageResponse::ok("text/html; charset=utf-8", shell(base, &title, &content)),
     }
 }
