@@ -1,7 +1,7 @@
 //! Follows a job: events as they arrive, and a verdict for every round.
 
 use super::judged::BestCheck;
-use super::pipeline::{Arrival, Decided, Dispatch, Receive, due, goes_back, send};
+use super::pipeline::{Arrival, DecidedVerdicts, Dispatch, EventReceiver, due, goes_back, send_verdicts};
 use super::{IterationTime, ProgressEvent, REPEATS, Round, TrainingRun};
 use crate::ciphertexts::Outputs;
 use crate::rpc::{EventKind, JobInfo, JobProgress, Output, Phase, Validation};
@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Logits that were announced, and how many more may be after a stop.
 struct Rounds<'a> {
-    decided: &'a Decided,
+    decided: &'a DecidedVerdicts,
     dispatches: Sender<Dispatch>,
     after_stop: usize,
 }
@@ -31,13 +31,13 @@ impl TrainingRun<'_> {
         job: &JobInfo,
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Vec<Output>> {
-        let decided = Decided::new(self.job_record()?.rounds.iter().map(|round| round.verdict).collect());
+        let decided = DecidedVerdicts::new(self.job_record()?.rounds.iter().map(|round| round.verdict).collect());
         let (remote, layout, folder) = (self.remote, self.layout.clone(), self.folder.clone());
         let (blobs, stop) = (self.record.validation.len(), Cancellation::default());
         let (arrived, arrivals) = channel();
         let (dispatches, dispatched) = channel();
         std::thread::scope(|scope| {
-            let receive = Receive {
+            let receive = EventReceiver {
                 remote,
                 job: job.id,
                 layout: &layout,
@@ -48,7 +48,7 @@ impl TrainingRun<'_> {
             };
             let (failed, decided) = (arrived.clone(), &decided);
             scope.spawn(move || receive.run(&arrived));
-            scope.spawn(move || send(remote, job.id, decided, &dispatched, &failed));
+            scope.spawn(move || send_verdicts(remote, job.id, decided, &dispatched, &failed));
             let mut rounds = Rounds { decided, dispatches, after_stop: 0 };
             let outcome = self.judge_arrivals(job, &arrivals, &mut rounds, report);
             // The sender ends with its queue, and the receiver with the next event.

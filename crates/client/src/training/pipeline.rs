@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the threads share: the verdicts that were decided, and how many of them were sent.
-pub(super) struct Decided {
+pub(super) struct DecidedVerdicts {
     state: Mutex<State>,
     /// The verdicts of earlier runs of the client.
     pub known: usize,
@@ -33,7 +33,7 @@ struct State {
     sent: usize,
 }
 
-impl Decided {
+impl DecidedVerdicts {
     /// The verdicts of earlier runs. A server may have all of them.
     pub fn new(verdicts: Vec<Verdict>) -> Self {
         let known = verdicts.len();
@@ -59,7 +59,7 @@ struct Announcements {
 impl Announcements {
     /// Checks the next announcement: it follows the one before it, or the first check after a
     /// verdict that goes back, which the server must have.
-    fn follow(&mut self, validation: &Validation, decided: &Decided) -> Result<()> {
+    fn follow(&mut self, validation: &Validation, decided: &DecidedVerdicts) -> Result<()> {
         let (round, repeats) = (validation.round as usize, validation.repeats);
         let State { verdicts, sent } = &*decided.state();
         let most = sent + MOST_OPEN;
@@ -98,19 +98,19 @@ pub(super) enum Arrival {
 }
 
 /// What the receiving thread needs.
-pub(super) struct Receive<'a> {
+pub(super) struct EventReceiver<'a> {
     pub remote: &'a Remote,
     pub job: JobId,
     pub layout: &'a Layout,
     pub folder: &'a Path,
     /// The number of validation row blobs.
     pub blobs: usize,
-    pub decided: &'a Decided,
+    pub decided: &'a DecidedVerdicts,
     /// Ends the thread.
     pub stop: &'a Cancellation,
 }
 
-impl Receive<'_> {
+impl EventReceiver<'_> {
     /// Receives events until the job ends, or nobody listens.
     pub fn run(self, arrivals: &Sender<Arrival>) {
         let mut watch = self.remote.watch(self.job, 0).until(self.stop.clone());
@@ -142,7 +142,7 @@ impl Receive<'_> {
 }
 
 /// A verdict that waits until it is due.
-pub(super) struct Due {
+pub(super) struct DueVerdict {
     pub validation: Validation,
     pub verdict: Verdict,
     pub at: Instant,
@@ -150,27 +150,27 @@ pub(super) struct Due {
 
 /// What the thread that sends verdicts is told.
 pub(super) enum Dispatch {
-    Verdict(Due),
+    Verdict(DueVerdict),
     /// The server has taken the verdict on a round, so it need not be sent again.
     Taken(usize),
 }
 
 /// A verdict is due `delay` after its logits arrived, or a whole multiple of `delay` if judging
 /// took longer.
-pub(super) fn due(validation: Validation, verdict: Verdict, delay: Duration) -> Due {
+pub(super) fn due(validation: Validation, verdict: Verdict, delay: Duration) -> DueVerdict {
     let at = Instant::now() + crate::rpc::rest_of_period(validation.received.elapsed(), delay);
-    Due { validation, verdict, at }
+    DueVerdict { validation, verdict, at }
 }
 
 /// Sends verdicts in order, each when it is due, until no more can come.
-pub(super) fn send(
+pub(super) fn send_verdicts(
     remote: &Remote,
     job: JobId,
-    decided: &Decided,
+    decided: &DecidedVerdicts,
     dispatches: &Receiver<Dispatch>,
     arrivals: &Sender<Arrival>,
 ) {
-    let mut queue: VecDeque<Due> = VecDeque::new();
+    let mut queue: VecDeque<DueVerdict> = VecDeque::new();
     loop {
         let wait = queue.front().map(|due| due.at.saturating_duration_since(Instant::now()));
         let dispatch = match wait {
@@ -182,7 +182,7 @@ pub(super) fn send(
             Ok(Dispatch::Taken(round)) => queue.retain(|due| due.validation.round as usize > round),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                let Some(Due { validation, verdict, .. }) = queue.pop_front() else { continue };
+                let Some(DueVerdict { validation, verdict, .. }) = queue.pop_front() else { continue };
                 let round = validation.round as usize;
                 {
                     let mut state = decided.state();
@@ -212,7 +212,7 @@ mod tests {
     fn follow(steps: &[(usize, usize, &[Verdict])]) -> Vec<bool> {
         let mut announcements = Announcements::default();
         let follow = |&(round, repeats, verdicts): &(usize, usize, &[Verdict])| {
-            announcements.follow(&announced(round, repeats), &Decided::new(verdicts.to_vec())).is_ok()
+            announcements.follow(&announced(round, repeats), &DecidedVerdicts::new(verdicts.to_vec())).is_ok()
         };
         steps.iter().map(follow).collect()
     }
