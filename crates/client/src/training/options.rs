@@ -1,4 +1,4 @@
-//! TrainingOptions of a training.
+//! The options of a training.
 
 use crate::{RowFormWish, rpc};
 use hetal_learn::Wishes;
