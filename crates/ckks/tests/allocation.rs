@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_ckks::bytes::{self, HEADER_LEN, MAX_KEYS, ObjectKind};
-use hetal_testkit::allocation::{Counting, peak_of};
+use hetal_testkit::allocation::{CountingAllocator, peak_of};
 use hetal_testkit::samples::{Samples, fix_checksums};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// One test, because two at a time would count each other's memory.
 #[test]

@@ -7,14 +7,14 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::project::{KeySet, ReleaseBudget, Rotation, ServerSettings};
 use hetal_client::{Project, fuzz_targets};
 use hetal_testkit::TempDir;
-use hetal_testkit::allocation::Counting;
+use hetal_testkit::allocation::CountingAllocator;
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_wire::v1::{self, event::What};
 use prost::Message;
 use serde_json::json;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Memory that does not grow with the input: error texts.
 const MEMORY: usize = 256 << 10;

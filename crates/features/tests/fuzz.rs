@@ -8,14 +8,14 @@ mod tables;
 use hetal_features::dataset::{Dataset, DatasetFormat, SampleColumns};
 use hetal_features::fuzz_targets;
 use hetal_features::picture::Picture;
-use hetal_testkit::allocation::{Counting, peak_of};
+use hetal_testkit::allocation::{CountingAllocator, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Memory of a configuration that does not depend on its size: tables of a parser, text of an
 /// error.

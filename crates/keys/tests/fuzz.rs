@@ -4,12 +4,12 @@
 
 use hetal_keys::{Passphrase, SecretKey, secret_file};
 use hetal_ring::sampler::TestSeeds;
-use hetal_testkit::allocation::Counting;
+use hetal_testkit::allocation::CountingAllocator;
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_testkit::{TempDir, tiny_params};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Beyond what grows with the input: the bytes of a whole key, text of an error.
 const MEMORY: usize = 16 << 10;

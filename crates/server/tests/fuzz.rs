@@ -6,13 +6,13 @@ use hetal_learn::session::Action;
 use hetal_learn::{Agreement, AgreementLimits, RowForm, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
-use hetal_testkit::allocation::Counting;
+use hetal_testkit::allocation::CountingAllocator;
 use hetal_testkit::fuzz::{feed, runs};
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Memory beyond what grows with the input: tables of a parser, text of an error.
 const MEMORY: usize = 64 << 10;

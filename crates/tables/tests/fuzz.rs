@@ -5,11 +5,11 @@
 use hetal_tables::{
     Encoding, FileFormat, Options, Report, columnar, npy, npz, parse, parse_labels, parse_texts, safetensors,
 };
-use hetal_testkit::allocation::{Counting, peak_of};
+use hetal_testkit::allocation::{CountingAllocator, peak_of};
 use hetal_testkit::fuzz::{feed, runs};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Memory that does not grow with the input: buffers of the CSV reader and the inflater, error
 /// texts.

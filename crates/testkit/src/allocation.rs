@@ -3,14 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, counted: `#[global_allocator] static ALLOCATOR: Counting = Counting;`
-pub struct Counting;
+/// The system's allocator, counted: `#[global_allocator] static ALLOCATOR: CountingAllocator = CountingAllocator;`
+pub struct CountingAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is the system allocator's; the counters do not touch the memory.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size(), Ordering::SeqCst);
         // SAFETY: the caller's promise about the layout is passed on.

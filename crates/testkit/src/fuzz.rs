@@ -145,7 +145,7 @@ const WORDS: [&str; 24] = [
 /// Feeds `runs` mutations of samples to a parser; gives how many of them it understood. A parser
 /// may refuse what it is given or understand it, and nothing else, and may not take more than
 /// `memory` bytes beyond 64 times what it is given. (The memory is counted in programs that have
-/// [`crate::allocation::Counting`].)
+/// [`crate::allocation::CountingAllocator`].)
 pub fn feed(
     name: &str,
     samples: &[Vec<u8>],
