@@ -147,7 +147,7 @@ pub struct Dataset {
 
 /// The samples that the files hold (training, validation, test), before missing parts are split
 /// off.
-pub(crate) struct Found {
+pub(crate) struct FoundSamples {
     pub classes: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -302,14 +302,14 @@ impl Pictures {
 }
 
 /// Numbers the classes in the order of their names.
-pub(crate) fn number_classes(parts: [Option<Vec<(String, String, SampleSource)>>; 3]) -> Found {
+pub(crate) fn number_classes(parts: [Option<Vec<(String, String, SampleSource)>>; 3]) -> FoundSamples {
     let names: BTreeSet<&String> = parts.iter().flatten().flatten().map(|(_, class, _)| class).collect();
     let classes: Vec<String> = names.into_iter().cloned().collect();
     let label = |class: &String| classes.binary_search(class).unwrap_or_default();
     let number = |part: Vec<(String, String, SampleSource)>| -> Vec<Sample> {
         part.into_iter().map(|(name, class, source)| Sample { name, label: label(&class), source }).collect()
     };
-    Found { parts: parts.map(|part| part.map(number)), notes: vec![], classes: classes.clone() }
+    FoundSamples { parts: parts.map(|part| part.map(number)), notes: vec![], classes: classes.clone() }
 }
 
 /// The entries of a folder, sorted by name.

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 /// The position of the normalisations in a block.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Order {
+pub(crate) enum NormOrder {
     /// After the residual has been added (BERT, MPNet).
     After,
     /// Before attention and network (ViT).
@@ -37,7 +37,7 @@ pub(crate) struct TransformerEncoder {
     /// Heads of each attention.
     pub heads: usize,
     /// The position of the normalisations.
-    pub order: Order,
+    pub order: NormOrder,
     /// Scores by distance for each head (MPNet): heads by `2 reach + 1`.
     pub distance: Option<Tensor>,
 }
@@ -49,12 +49,12 @@ impl TransformerEncoder {
         let attend = |layer: &Layer, x: &Tensor| attention.forward(&layer.qkv.forward(x)?);
         for layer in &self.layers {
             x = match self.order {
-                Order::After => {
+                NormOrder::After => {
                     let x = layer.attention_norm.forward(&layer.out.added_to(&attend(layer, &x)?, &x)?)?;
                     let inner = layer.up.activated(&x, Activation::Gelu)?;
                     layer.network_norm.forward(&layer.down.added_to(&inner, &x)?)?
                 }
-                Order::Before => {
+                NormOrder::Before => {
                     let x = layer.out.added_to(&attend(layer, &layer.attention_norm.forward(&x)?)?, &x)?;
                     let inner = layer.up.activated(&layer.network_norm.forward(&x)?, Activation::Gelu)?;
                     layer.down.added_to(&inner, &x)?

@@ -5,7 +5,7 @@ use crate::dataset::{self, Content, Dataset, PARTS, Sample, SampleSource};
 use crate::manifest::{Manifest, Skipped};
 use crate::npy::NpyArray;
 use crate::picture::Picture;
-use crate::sentence::{NOTHING, Reading, Tokens};
+use crate::sentence::{NOTHING, TextCoverage, Tokens};
 use crate::weights::hexadecimal;
 use crate::{Error, Extractor, Result, config, disk};
 use rayon::prelude::*;
@@ -295,7 +295,7 @@ impl Extraction<'_> {
         for (index, ready) in read.into_iter().enumerate() {
             match ready {
                 Ok(Ready::Text(tokens)) => {
-                    state.too_long += usize::from(tokens.reading == Reading::Beginning);
+                    state.too_long += usize::from(tokens.reading == TextCoverage::Beginning);
                     texts.push(tokens);
                 }
                 Ok(Ready::Picture(picture)) => pictures.push(picture),
@@ -333,7 +333,7 @@ impl Extraction<'_> {
         match (content, self.extractor.reads_text()) {
             (Content::Picture(picture), false) => Ok(Ready::Picture(self.extractor.fitted(&picture))),
             (Content::Text(text), true) => match self.extractor.tokens(&text)? {
-                Tokens { reading: Reading::Nothing, .. } => Err(no(NOTHING)),
+                Tokens { reading: TextCoverage::Nothing, .. } => Err(no(NOTHING)),
                 tokens => Ok(Ready::Text(tokens)),
             },
             (Content::Picture(_), true) => Err(no("is a picture, but the model reads texts")),

@@ -40,7 +40,7 @@ const FILES: [(&str, bool); 9] = [
 
 /// A pinned model: exactly these weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Pin {
+pub struct PinnedModel {
     /// `owner/name`.
     pub name: String,
     /// The commit: 40 hexadecimal digits.
@@ -49,7 +49,7 @@ pub struct Pin {
     pub sha256: String,
 }
 
-impl Pin {
+impl PinnedModel {
     /// Checks the form of all three parts.
     pub fn new(name: &str, revision: &str, sha256: &str) -> Result<Self> {
         let bad = |reason: &str| Error::Download { address: name.to_owned(), reason: reason.to_owned() };
@@ -92,7 +92,7 @@ pub struct Hub {
 
 /// A step of a download.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step<'a> {
+pub enum DownloadStep<'a> {
     /// Another program downloads this file; this one waits for it.
     Waiting(&'a str),
     /// A part of a file has arrived.
@@ -121,7 +121,7 @@ impl Hub {
     /// A copy that an earlier version left incomplete is completed; if that fails, it is used as it
     /// is. Downloaded weights are compared with the pin here, weights on disk in
     /// `Extractor::pinned`, which reads them anyway.
-    pub fn fetch(&self, pin: &Pin, mut progress: impl FnMut(Step)) -> Result<PathBuf> {
+    pub fn fetch(&self, pin: &PinnedModel, mut progress: impl FnMut(DownloadStep)) -> Result<PathBuf> {
         let folder = self.folder(pin);
         // The weights are downloaded last: if they exist, the other files were downloaded before.
         let was_whole = folder.join(WEIGHTS).is_file();
@@ -133,7 +133,7 @@ impl Hub {
             }
             match self.fetch_file(pin, &folder, (file, needed), &mut progress) {
                 Err(error) if was_whole && !needed => {
-                    progress(Step::Without { file, reason: &error.to_string() });
+                    progress(DownloadStep::Without { file, reason: &error.to_string() });
                     in_vain = true;
                 }
                 fetched => fetched?,
@@ -143,17 +143,17 @@ impl Hub {
     }
 
     /// The folder of a model.
-    fn folder(&self, pin: &Pin) -> PathBuf {
+    fn folder(&self, pin: &PinnedModel) -> PathBuf {
         self.cache.join(pin.name.replace('/', "--")).join(&pin.revision)
     }
 
     /// Downloads a file, unless it exists or is recorded as absent.
     fn fetch_file(
         &self,
-        pin: &Pin,
+        pin: &PinnedModel,
         folder: &Path,
         (file, needed): (&str, bool),
-        progress: &mut impl FnMut(Step),
+        progress: &mut impl FnMut(DownloadStep),
     ) -> Result<()> {
         let path = folder.join(file);
         if is_known(&path) {
@@ -162,7 +162,7 @@ impl Hub {
         let parent = path.parent().unwrap_or(folder);
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
         // Locked before the request: the hub would time out while this program waits for the lock.
-        let Some(out) = lock_download(&path, || progress(Step::Waiting(file)))? else { return Ok(()) };
+        let Some(out) = lock_download(&path, || progress(DownloadStep::Waiting(file)))? else { return Ok(()) };
         let part = disk::unfinished(&path);
         match self.download(pin, file, (&out, &part), progress) {
             Ok(true) => disk::publish(&out, &path),
@@ -176,7 +176,7 @@ impl Hub {
         }
     }
 
-    fn link(&self, pin: &Pin, file: &str) -> String {
+    fn link(&self, pin: &PinnedModel, file: &str) -> String {
         format!("{}/{}/resolve/{}/{file}", self.address, pin.name, pin.revision)
     }
 
@@ -184,10 +184,10 @@ impl Hub {
     /// it.
     fn download(
         &self,
-        pin: &Pin,
+        pin: &PinnedModel,
         file: &str,
         (mut out, out_path): (&File, &Path),
-        progress: &mut impl FnMut(Step),
+        progress: &mut impl FnMut(DownloadStep),
     ) -> Result<bool> {
         let address = self.link(pin, file);
         let failed = |reason: String| Error::Download {
@@ -225,7 +225,7 @@ impl Hub {
             }
             out.write_all(&piece).map_err(Error::io(out_path))?;
             hash.update(&piece);
-            progress(Step::Coming { file, done, total });
+            progress(DownloadStep::Coming { file, done, total });
         }
         if total.is_some_and(|total| total != done) {
             return Err(failed(format!("ended after {done} bytes")));
@@ -249,8 +249,8 @@ impl Hub {
     }
 
     /// What to do on a machine without an internet connection.
-    fn offline_instructions(&self, pin: &Pin) -> String {
-        let Pin { name, revision, .. } = pin;
+    fn offline_instructions(&self, pin: &PinnedModel) -> String {
+        let PinnedModel { name, revision, .. } = pin;
         let list: Vec<&str> = files(pin).into_iter().map(|(file, _)| file).collect();
         let which = if catalogue::files(name, revision).is_some() { "" } else { "those of " };
         format!(
@@ -265,7 +265,7 @@ impl Hub {
 
 /// The files that a model may have, and whether it must have them. The catalogue lists the files of
 /// its models, so that no others are requested.
-fn files(pin: &Pin) -> Vec<(&'static str, bool)> {
+fn files(pin: &PinnedModel) -> Vec<(&'static str, bool)> {
     match catalogue::files(&pin.name, &pin.revision) {
         Some(known) => known.iter().map(|file| (*file, true)).collect(),
         None => FILES.to_vec(),
@@ -284,7 +284,7 @@ fn is_private(address: &str) -> bool {
 /// The folder of a pinned model in the cache of Hugging Face's own programs (`hub`), if it is
 /// complete. Those programs often download only some files of a model, and a missing file can
 /// change features. A copy is complete if each file exists or is recorded as absent.
-pub fn snapshot(hub: &Path, pin: &Pin) -> Option<PathBuf> {
+pub fn snapshot(hub: &Path, pin: &PinnedModel) -> Option<PathBuf> {
     let model = hub.join(format!("models--{}", pin.name.replace('/', "--")));
     let folder = model.join("snapshots").join(&pin.revision);
     let absent = model.join(".no_exist").join(&pin.revision);

@@ -170,7 +170,7 @@ impl Extractor {
     /// Opens the folder of a model from the hub, under its name and revision there. Weights that
     /// differ from the pinned ones are an error.
     #[cfg(feature = "hub")]
-    pub fn pinned(folder: &Path, pin: &crate::hub::Pin, device: DeviceChoice) -> Result<Self> {
+    pub fn pinned(folder: &Path, pin: &crate::hub::PinnedModel, device: DeviceChoice) -> Result<Self> {
         let mut extractor = Self::open_on(folder, device)?;
         let weights = crate::hub::WEIGHTS;
         let found = extractor.identity.files.get(weights).map_or("none", String::as_str);

@@ -1,7 +1,7 @@
 //! Networks that read sentences: BERT and MPNet, with the tokenizers and poolings of
 //! sentence-transformers.
 
-use crate::encoder::{Layer, Order, TransformerEncoder};
+use crate::encoder::{Layer, NormOrder, TransformerEncoder};
 use crate::ops::Norm;
 use crate::weights::Weights;
 use crate::{Error, Result, config, untrusted};
@@ -82,12 +82,12 @@ pub struct Tokens {
     /// The numbers of its tokens.
     pub(crate) ids: Vec<u32>,
     /// How much of the text the tokens cover.
-    pub reading: Reading,
+    pub reading: TextCoverage,
 }
 
 /// How much of a text a network reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reading {
+pub enum TextCoverage {
     /// All of it.
     All,
     /// Its beginning: the rest is beyond the limit.
@@ -145,9 +145,9 @@ impl SentenceReader {
         let encode = || self.tokenizer.encode(&*text, true).map_err(|e| Error::Tokenizer(e.to_string()));
         let encoding = untrusted::catch_panics(&self.path, encode)?;
         let reading = match (encoding.get_ids().is_empty(), encoding.get_overflowing().is_empty()) {
-            (true, _) => Reading::Nothing,
-            (false, true) => Reading::All,
-            (false, false) => Reading::Beginning,
+            (true, _) => TextCoverage::Nothing,
+            (false, true) => TextCoverage::All,
+            (false, false) => TextCoverage::Beginning,
         };
         Ok(Tokens { ids: encoding.get_ids().to_vec(), reading })
     }
@@ -171,7 +171,7 @@ impl SentenceModel {
             Family::Bert => None,
             Family::Mpnet => Some(scores_by_distance(&weights, &c, limit)?),
         };
-        let encoder = TransformerEncoder { layers, heads: c.num_attention_heads, order: Order::After, distance };
+        let encoder = TransformerEncoder { layers, heads: c.num_attention_heads, order: NormOrder::After, distance };
         let reader = SentenceReader::open(folder, limit)?;
         let known = reader.tokenizer.get_vocab_size(true);
         if known > c.vocab_size {
@@ -382,18 +382,18 @@ pub(crate) struct Module {
 }
 
 /// A module of sentence-transformers.
-pub(crate) enum Step {
+pub(crate) enum ModuleKind {
     Encode,
     Pool,
     Normalise,
 }
 
 impl Module {
-    pub(crate) fn known(&self, path: &Path) -> Result<Step> {
+    pub(crate) fn known(&self, path: &Path) -> Result<ModuleKind> {
         match self.kind.rsplit('.').next() {
-            Some("Transformer") => Ok(Step::Encode),
-            Some("Pooling") => Ok(Step::Pool),
-            Some("Normalize") => Ok(Step::Normalise),
+            Some("Transformer") => Ok(ModuleKind::Encode),
+            Some("Pooling") => Ok(ModuleKind::Pool),
+            Some("Normalize") => Ok(ModuleKind::Normalise),
             _ => Err(Error::file(
                 path,
                 format!("module {} is not supported; use another network, or an .onnx file", self.kind),
@@ -466,12 +466,12 @@ impl SentencePreprocessing {
         let path = folder.join("modules.json");
         for module in config::read_if_there::<Vec<Module>>(&path)?.unwrap_or_default() {
             match module.known(&path)? {
-                Step::Encode => {}
-                Step::Pool => {
+                ModuleKind::Encode => {}
+                ModuleKind::Pool => {
                     let path = folder.join(module.path).join("config.json");
                     found.pooling = config::read::<PoolingConfig>(&path)?.pooling(&path)?;
                 }
-                Step::Normalise => found.normalise = true,
+                ModuleKind::Normalise => found.normalise = true,
             }
         }
         Ok(found)

@@ -1,6 +1,6 @@
 //! Networks that read pictures: the vision transformer and EfficientNet-Lite0.
 
-use crate::encoder::{Layer, Order, TransformerEncoder};
+use crate::encoder::{Layer, NormOrder, TransformerEncoder};
 use crate::ops::{Activation, Depthwise, Linear, Norm};
 use crate::picture::{Filter, Picture, PicturePreprocessing};
 use crate::weights::Weights;
@@ -229,7 +229,8 @@ impl Transformer {
         let positions = weights.tensor("embeddings.position_embeddings", &[1, places, hidden])?.squeeze(0)?;
         let class_token = weights.tensor("embeddings.cls_token", &[1, 1, hidden])?.squeeze(0)?;
         let layers = (0..c.num_hidden_layers).map(|index| vit_layer(weights, c, index)).collect::<Result<_>>()?;
-        let encoder = TransformerEncoder { layers, heads: c.num_attention_heads, order: Order::Before, distance: None };
+        let encoder =
+            TransformerEncoder { layers, heads: c.num_attention_heads, order: NormOrder::Before, distance: None };
         let norm = weights.norm("layernorm", hidden, c.layer_norm_eps)?;
         Ok(Self { patches, patch_size: patch, class_token, positions, encoder, norm })
     }

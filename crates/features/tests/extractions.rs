@@ -6,7 +6,7 @@ mod common;
 use hetal_features::dataset::{Content, Dataset, DatasetFormat, Sample, SampleColumns};
 use hetal_features::device::DeviceChoice;
 use hetal_features::extraction::{Extraction, OutputFormat, Policy};
-use hetal_features::sentence::Reading;
+use hetal_features::sentence::TextCoverage;
 use hetal_features::{Error, Extractor, Manifest};
 use std::path::Path;
 
@@ -373,8 +373,8 @@ fn a_text_without_known_tokens_is_named() {
     tokenizer["post_processor"] = serde_json::Value::Null;
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let extractor = Extractor::open(folder.path()).unwrap();
-    assert_eq!(extractor.tokens("play").unwrap().reading, Reading::All);
-    assert_eq!(extractor.tokens("  ").unwrap().reading, Reading::Nothing);
+    assert_eq!(extractor.tokens("play").unwrap().reading, TextCoverage::All);
+    assert_eq!(extractor.tokens("  ").unwrap().reading, TextCoverage::Nothing);
     assert!(matches!(extractor.extract_text("  "), Err(Error::Item { .. })));
     // Fewer tokens in all than the marks a tokenizer adds.
     common::write_sentence_model(folder.path(), "bert");

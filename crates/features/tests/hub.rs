@@ -5,7 +5,7 @@
 mod common;
 
 use hetal_features::device::DeviceChoice;
-use hetal_features::hub::{Hub, Pin, SILENCE_TIMEOUT, Step};
+use hetal_features::hub::{DownloadStep, Hub, PinnedModel, SILENCE_TIMEOUT};
 use hetal_features::{Error, Extractor, sha256};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -44,9 +44,9 @@ fn serve(folder: PathBuf) -> (String, Arc<Mutex<Vec<String>>>) {
     (address, asked)
 }
 
-fn model(folder: &Path) -> Pin {
+fn model(folder: &Path) -> PinnedModel {
     common::write_sentence_model(folder, "bert");
-    Pin::new("owner/small", REVISION, &sha256(&folder.join("model.safetensors")).unwrap()).unwrap()
+    PinnedModel::new("owner/small", REVISION, &sha256(&folder.join("model.safetensors")).unwrap()).unwrap()
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_pinned_model_is_downloaded_once_and_works() {
     let (address, asked) = serve(there.path().to_owned());
     let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let mut bytes = 0;
-    let count = |step: Step| match step {
-        Step::Coming { done, .. } => bytes = bytes.max(done),
+    let count = |step: DownloadStep| match step {
+        DownloadStep::Coming { done, .. } => bytes = bytes.max(done),
         other => panic!("{other:?}"),
     };
     let folder = hub.fetch(&pin, count).unwrap();
@@ -141,8 +141,8 @@ fn a_copy_without_a_hub_is_used_as_it_was() {
     std::fs::copy(there.path().join("model.safetensors"), folder.join("model.safetensors")).unwrap();
     let before = names(&folder);
     let mut without = Vec::new();
-    let mut hear = |step: Step| match step {
-        Step::Without { file, reason } => without.push((file.to_owned(), reason.to_owned())),
+    let mut hear = |step: DownloadStep| match step {
+        DownloadStep::Without { file, reason } => without.push((file.to_owned(), reason.to_owned())),
         other => panic!("{other:?}"),
     };
     assert_eq!(hub.fetch(&pin, &mut hear).unwrap(), folder);
@@ -178,8 +178,8 @@ fn a_model_is_fetched_by_one_at_a_time() {
     other.write_all(b"{\"half\":").unwrap();
     let hub = Hub { address, token: None, cache: here.path().to_owned(), silence_timeout: SILENCE_TIMEOUT };
     let heard = Mutex::new(Vec::new());
-    let hear = |step: Step| {
-        if let Step::Waiting(file) = step {
+    let hear = |step: DownloadStep| {
+        if let DownloadStep::Waiting(file) = step {
             heard.lock().unwrap().push(file.to_owned());
         }
     };
@@ -225,9 +225,9 @@ fn missing_models_are_reported() {
     assert!(matches!(&error, Error::Download { reason, .. } if reason.contains("give its folder")), "{error}");
     for (name, revision) in [("small", REVISION), ("../x/y", REVISION), ("owner/..", REVISION), ("owner/small", "main")]
     {
-        assert!(Pin::new(name, revision, &"0".repeat(64)).is_err(), "{name} {revision}");
+        assert!(PinnedModel::new(name, revision, &"0".repeat(64)).is_err(), "{name} {revision}");
     }
-    assert!(Pin::new("owner/small", REVISION, "").unwrap_err().to_string().contains("--sha256"));
+    assert!(PinnedModel::new("owner/small", REVISION, "").unwrap_err().to_string().contains("--sha256"));
 }
 
 #[test]

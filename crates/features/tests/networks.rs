@@ -4,7 +4,7 @@
 mod common;
 
 use hetal_features::Extractor;
-use hetal_features::sentence::Reading;
+use hetal_features::sentence::TextCoverage;
 use serde_json::Value;
 
 fn vectors(value: &Value) -> Vec<Vec<f32>> {
@@ -90,8 +90,8 @@ fn sentence_transformers_files_decide_pooling_length_and_scale() {
     // Five tokens are the start, three words and the end. More words change nothing and are
     // reported.
     assert!(
-        extractor.tokens("play some jazz").unwrap().reading == Reading::All
-            && extractor.tokens("play some jazz in a song").unwrap().reading == Reading::Beginning
+        extractor.tokens("play some jazz").unwrap().reading == TextCoverage::All
+            && extractor.tokens("play some jazz in a song").unwrap().reading == TextCoverage::Beginning
     );
     assert_near(&extractor.extract_text("play some jazz in a song").unwrap(), &found, 1e-6);
 }
@@ -117,11 +117,11 @@ fn newer_files_of_sentence_transformers_are_read() {
     write("1_Pooling/config.json", r#"{"pooling_mode": ["cls"]}"#);
     write("tokenizer_config.json", r#"{"model_max_length": 5}"#);
     let extractor = Extractor::open(folder.path()).unwrap();
-    assert_eq!(extractor.tokens(text).unwrap().reading, Reading::Beginning);
+    assert_eq!(extractor.tokens(text).unwrap().reading, TextCoverage::Beginning);
     assert_ne!(extractor.extract_text(text).unwrap(), mean);
     // The older file's limit goes before.
     write("sentence_bert_config.json", r#"{"max_seq_length": 12}"#);
-    assert_eq!(Extractor::open(folder.path()).unwrap().tokens(text).unwrap().reading, Reading::All);
+    assert_eq!(Extractor::open(folder.path()).unwrap().tokens(text).unwrap().reading, TextCoverage::All);
     for pooling in [r#"{"pooling_mode": ["mean", "max"]}"#, r#"{"pooling_mode": "lasttoken"}"#, "{}"] {
         write("1_Pooling/config.json", pooling);
         assert!(
@@ -184,7 +184,7 @@ fn onnx_models_of_sentences_agree_with_onnxruntime() {
     // Sentences of other lengths before it change nothing.
     let found = extractor.extract_texts(&["the weather", "play some jazz"]).unwrap();
     assert_near(&found[1], &golden, 1e-6);
-    assert_eq!((extractor.identity().columns, extractor.tokens("play").unwrap().reading), (6, Reading::All));
+    assert_eq!((extractor.identity().columns, extractor.tokens("play").unwrap().reading), (6, TextCoverage::All));
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     assert!(Extractor::open(&model).err().unwrap().to_string().contains("tokenizer.json"));
 }

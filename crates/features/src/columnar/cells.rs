@@ -58,7 +58,7 @@ pub(super) fn numbers(array: &dyn Array) -> Result<Vec<f64>, String> {
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let values = numbers(dictionary.values())?;
-            places(dictionary.keys())?
+            dictionary_indices(dictionary.keys())?
                 .map(|place| place.and_then(|k| values.get(k).copied()).unwrap_or(f64::NAN))
                 .collect()
         }
@@ -74,8 +74,8 @@ fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, number: impl Fn(T::Native
     array.as_primitive::<T>().iter().map(|x| x.map_or(f64::NAN, &number)).collect()
 }
 
-/// The places that the keys of a dictionary name.
-fn places(keys: &dyn Array) -> Result<impl Iterator<Item = Option<usize>> + use<>, String> {
+/// The indices that the keys of a dictionary name.
+fn dictionary_indices(keys: &dyn Array) -> Result<impl Iterator<Item = Option<usize>> + use<>, String> {
     Ok(numbers(keys)?.into_iter().map(|key| (key >= 0.0).then_some(key as usize)))
 }
 
@@ -113,7 +113,9 @@ pub(super) fn texts(array: &dyn Array) -> Result<Vec<Option<String>>, String> {
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let values = texts(dictionary.values())?;
-            places(dictionary.keys())?.map(|place| place.and_then(|k| values.get(k).cloned()).flatten()).collect()
+            dictionary_indices(dictionary.keys())?
+                .map(|place| place.and_then(|k| values.get(k).cloned()).flatten())
+                .collect()
         }
         other => return Err(format!("a column of type {other} cannot be read as texts")),
     })

@@ -1,6 +1,6 @@
 //! MedMNIST's data sets: an `.npz` archive with the pictures and labels of three parts.
 
-use super::{Found, Pictures, Sample, binary};
+use super::{FoundSamples, Pictures, Sample, binary};
 use crate::npy::NpyArray;
 use crate::{Error, Result, untrusted};
 use std::path::Path;
@@ -18,7 +18,7 @@ const DERMA: [&str; 7] = [
 
 type Archive = zip::ZipArchive<std::fs::File>;
 
-pub(crate) fn read(path: &Path) -> Result<Found> {
+pub(crate) fn read(path: &Path) -> Result<FoundSamples> {
     let file = untrusted::open(path).map_err(Error::io(path))?;
     let size = file.metadata().map_err(Error::io(path))?.len();
     let bad = |e: zip::result::ZipError| Error::dataset(path, format!("is no .npz archive: {e}; get it again"));
@@ -41,7 +41,7 @@ pub(crate) fn read(path: &Path) -> Result<Found> {
         7 => DERMA[label].to_owned(),
         _ => label.to_string(),
     };
-    Ok(Found { classes: (0..count).map(names).collect(), notes: vec![], parts })
+    Ok(FoundSamples { classes: (0..count).map(names).collect(), notes: vec![], parts })
 }
 
 fn samples(path: &Path, part: &str, images: NpyArray, labels: &[u8], classes: usize) -> Result<Vec<Sample>> {

@@ -1,6 +1,6 @@
 //! MNIST's idx files and CIFAR-10's binary batches.
 
-use super::{Found, Pictures, Sample, SampleSource, first_there};
+use super::{FoundSamples, Pictures, Sample, SampleSource, first_there};
 use crate::{Error, Result, untrusted};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn idx_names(stem: &str, dimensions: usize) -> [String; 4] {
 }
 
 /// Reads MNIST's four idx files.
-pub(crate) fn mnist(folder: &Path) -> Result<Found> {
+pub(crate) fn mnist(folder: &Path) -> Result<FoundSamples> {
     let part = |name: &str| -> Result<Vec<Sample>> {
         let images = find(folder, &idx_names(&format!("{name}-images"), 3))?;
         let labels = find(folder, &idx_names(&format!("{name}-labels"), 1))?;
@@ -32,7 +32,7 @@ pub(crate) fn mnist(folder: &Path) -> Result<Found> {
         samples(name, pictures, &classes, 10, &labels)
     };
     let classes = (0..10).map(|digit| digit.to_string()).collect();
-    Ok(Found { classes, notes: vec![], parts: [Some(part("train")?), None, Some(part("t10k")?)] })
+    Ok(FoundSamples { classes, notes: vec![], parts: [Some(part("train")?), None, Some(part("t10k")?)] })
 }
 
 fn find(folder: &Path, names: &[String]) -> Result<PathBuf> {
@@ -74,7 +74,7 @@ fn idx<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>)> {
 }
 
 /// Reads CIFAR-10: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`.
-pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
+pub(crate) fn cifar10(folder: &Path) -> Result<FoundSamples> {
     let part = |name: &str, files: Vec<String>| -> Result<Vec<Sample>> {
         let (mut bytes, mut labels) = (Vec::new(), Vec::new());
         let mut last = folder.to_owned();
@@ -96,7 +96,7 @@ pub(crate) fn cifar10(folder: &Path) -> Result<Found> {
     };
     let train = (1..=5).map(|batch| format!("data_batch_{batch}.bin")).collect();
     let parts = [Some(part("train", train)?), None, Some(part("test", vec!["test_batch.bin".to_owned()])?)];
-    Ok(Found { classes: CIFAR10.map(str::to_owned).to_vec(), notes: vec![], parts })
+    Ok(FoundSamples { classes: CIFAR10.map(str::to_owned).to_vec(), notes: vec![], parts })
 }
 
 /// Makes a sample of each picture, with its label.

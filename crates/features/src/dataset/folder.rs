@@ -1,6 +1,6 @@
 //! Data sets with a folder for each class.
 
-use super::{Found, SampleSource, entries, file_name, number_classes, part_named};
+use super::{FoundSamples, SampleSource, entries, file_name, number_classes, part_named};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ struct Classes {
     others: Vec<String>,
 }
 
-pub(crate) fn read(folder: &Path) -> Result<Found> {
+pub(crate) fn read(folder: &Path) -> Result<FoundSamples> {
     let inside = entries(folder)?;
     let parts = match inside.iter().any(|path| part(path) == Some(0)) {
         true => parts(folder, &inside)?,
@@ -33,7 +33,7 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
         format!("ignored, because neither pictures nor .txt files in the folder of a class: {first} and {count} more")
     });
     let found = number_classes(parts.map(|part| part.map(|part| part.samples)));
-    Ok(Found { notes: note.into_iter().collect(), ..found })
+    Ok(FoundSamples { notes: note.into_iter().collect(), ..found })
 }
 
 /// Whether a folder holds the folder of a part, or two folders with samples.
@@ -111,7 +111,7 @@ impl Classes {
         for path in entries(folder)? {
             match path.is_dir() {
                 true => found.add_class(root, &file_name(&path), &path)?,
-                false => found.others.push(place(root, &path)),
+                false => found.others.push(shown_path(root, &path)),
             }
         }
         Ok(found)
@@ -150,11 +150,11 @@ impl Classes {
                 "txt" => SampleSource::TextFile(path.clone()),
                 other if PICTURES.contains(&other) => SampleSource::File(path.clone()),
                 _ => {
-                    self.others.push(place(root, &path));
+                    self.others.push(shown_path(root, &path));
                     continue;
                 }
             };
-            self.samples.push((place(root, &path), class.to_owned(), source));
+            self.samples.push((shown_path(root, &path), class.to_owned(), source));
         }
         Ok(())
     }
@@ -206,6 +206,6 @@ fn folder_id(folder: &Path) -> Result<FolderId> {
 }
 
 /// The name of a file in messages: its path under `root`.
-fn place(root: &Path, path: &Path) -> String {
+fn shown_path(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }

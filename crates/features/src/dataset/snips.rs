@@ -1,6 +1,6 @@
 //! The SNIPS intents, in the three forms in which they are published.
 
-use super::{Found, SampleSource, entries, file_name, first_there, number_classes};
+use super::{FoundSamples, SampleSource, entries, file_name, first_there, number_classes};
 use crate::{Error, Result, untrusted};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 type Named = (String, String, SampleSource);
 
-pub(crate) fn read(folder: &Path) -> Result<Found> {
+pub(crate) fn read(folder: &Path) -> Result<FoundSamples> {
     let json = |start: &str| -> Result<Option<Vec<Named>>> {
         let files = originals(folder, start)?;
         let samples = files.iter().map(|path| intents(path)).collect::<Result<Vec<_>>>()?.concat();

@@ -1,7 +1,7 @@
 //! Tables of texts or of pictures' files, with a class in each row. `hetal_tables` reads CSV, TSV
 //! and JSON lines, [`columnar`](crate::columnar) Parquet and Arrow.
 
-use super::{Found, SampleSource, entries, file_name, folder, number_classes, part_named};
+use super::{FoundSamples, SampleSource, entries, file_name, folder, number_classes, part_named};
 use crate::{Error, Result, columnar};
 use hetal_tables::{FileFormat, FileProblem, Options};
 use std::path::{Path, PathBuf};
@@ -32,18 +32,18 @@ type Named = (String, String, SampleSource);
 pub(crate) const KINDS: [&str; 8] = ["csv", "tsv", "jsonl", "ndjson", "parquet", "arrow", "feather", "ipc"];
 
 /// Reads one table, or the tables `train`, `val`, `test` of a folder.
-pub(crate) fn read(path: &Path, columns: &SampleColumns) -> Result<Found> {
+pub(crate) fn read(path: &Path, columns: &SampleColumns) -> Result<FoundSamples> {
     let mut notes = Vec::new();
     if !path.is_dir() {
         let parts = [Some(table(path, columns, &mut notes)?), None, None];
-        return Ok(Found { notes, ..number_classes(parts) });
+        return Ok(FoundSamples { notes, ..number_classes(parts) });
     }
     let mut read = |index| part(path, index)?.map(|path| table(&path, columns, &mut notes)).transpose();
     let parts = [read(0)?, read(1)?, read(2)?];
     if parts.iter().all(Option::is_none) {
         return Err(Error::dataset(path, "has no table train.csv (or .tsv, .jsonl, .parquet, .arrow) in it"));
     }
-    Ok(Found { notes, ..number_classes(parts) })
+    Ok(FoundSamples { notes, ..number_classes(parts) })
 }
 
 /// Finds the table of a part in a folder, by its name.

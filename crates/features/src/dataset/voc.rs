@@ -1,7 +1,7 @@
 //! Face Mask Detection: pictures with several faces, and a Pascal-VOC file for each picture that
 //! gives the class and the box of every face.
 
-use super::{Found, SampleSource, entries, number_classes};
+use super::{FoundSamples, SampleSource, entries, number_classes};
 use crate::{Error, Result, untrusted};
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads the folder: one sample for each box.
-pub(crate) fn read(folder: &Path) -> Result<Found> {
+pub(crate) fn read(folder: &Path) -> Result<FoundSamples> {
     let (pictures, annotations) = (folder.join("images"), folder.join("annotations"));
     if !pictures.is_dir() || !annotations.is_dir() {
         return Err(Error::dataset(folder, "must hold the folders images and annotations"));

@@ -3,7 +3,7 @@
 use crate::limits::Limits;
 use hetal_extract_api::protocol::{Encode, ReadTable};
 use hetal_extract_api::shorten;
-use hetal_features::hub::Pin;
+use hetal_features::hub::PinnedModel;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
@@ -53,7 +53,7 @@ pub struct ResolvedNetwork {
     /// Its folder or file.
     pub path: OsString,
     /// What it must be, if it came from the hub.
-    pub pin: Option<Pin>,
+    pub pin: Option<PinnedModel>,
 }
 
 /// The most bytes of an event. The supervisor ends a worker that sends a longer line.

@@ -8,7 +8,7 @@ use hetal_extract_api::arguments::Arguments;
 use hetal_extract_api::catalogue::{self, KnownNetwork};
 use hetal_extract_api::protocol::{Encode, HUB_SECRETS};
 use hetal_extract_api::sanitize_terminal;
-use hetal_features::hub::{self, ADDRESS, Hub, Pin, SILENCE_TIMEOUT, Step, WEIGHTS};
+use hetal_features::hub::{self, ADDRESS, DownloadStep, Hub, PinnedModel, SILENCE_TIMEOUT, WEIGHTS};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
         Some(network) => pin_of(network, arguments)?,
         None if pinned => {
             let text = |option: &Option<String>| option.clone().unwrap_or_default();
-            Pin::new(name, &text(&arguments.revision), &text(&arguments.sha256))?
+            PinnedModel::new(name, &text(&arguments.revision), &text(&arguments.sha256))?
         }
         None if path.is_relative() && path.components().count() == 2 => {
             let reason = "no such folder; for the model of that name on the hub give --revision and --sha256, see docs/features.md";
@@ -48,7 +48,7 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
 }
 
 /// The pin of a network of the catalogue: its own, or the one that was given.
-fn pin_of(network: &'static KnownNetwork, arguments: &Arguments) -> Result<Pin> {
+fn pin_of(network: &'static KnownNetwork, arguments: &Arguments) -> Result<PinnedModel> {
     let KnownNetwork { name, hub: Some(hub), .. } = network else {
         return Err(Error::NotOnHub { name: network.name });
     };
@@ -57,7 +57,7 @@ fn pin_of(network: &'static KnownNetwork, arguments: &Arguments) -> Result<Pin> 
     let known_hash = network.sha256.filter(|_| arguments.revision.is_none());
     let hash = arguments.sha256.as_deref().or(known_hash);
     match (revision, hash) {
-        (Some(revision), Some(hash)) => Ok(Pin::new(hub, revision, hash)?),
+        (Some(revision), Some(hash)) => Ok(PinnedModel::new(hub, revision, hash)?),
         (revision, _) => Err(Error::NotPinned {
             name,
             hub,
@@ -73,7 +73,7 @@ pub fn folder_again(request: &Encode) -> Result<Option<OsString>> {
     let model = &request.manifest.model;
     match (&request.network, &model.revision, model.files.get(WEIGHTS)) {
         (None, Some(revision), Some(hash)) => {
-            let pin = Pin::new(&model.source, revision, hash)?;
+            let pin = PinnedModel::new(&model.source, revision, hash)?;
             Ok(Some(fetch(&pin, request.models.as_deref().map(Path::new))?.into()))
         }
         _ => Ok(request.network.clone()),
@@ -82,7 +82,7 @@ pub fn folder_again(request: &Encode) -> Result<Option<OsString>> {
 
 /// The folder of a pinned model: in the cache of Hugging Face's programs, in ours, or downloaded
 /// into ours.
-fn fetch(pin: &Pin, models: Option<&Path>) -> Result<PathBuf> {
+fn fetch(pin: &PinnedModel, models: Option<&Path>) -> Result<PathBuf> {
     if models.is_none()
         && let Some(folder) = hub_cache().and_then(|cache| hub::snapshot(&cache, pin))
     {
@@ -95,14 +95,14 @@ fn fetch(pin: &Pin, models: Option<&Path>) -> Result<PathBuf> {
     Ok(folder?)
 }
 
-fn show(step: &Step, spinner: &ProgressBar) {
+fn show(step: &DownloadStep, spinner: &ProgressBar) {
     match step {
-        Step::Waiting(file) => spinner.set_message(format!("waiting for another program that downloads {file}")),
-        Step::Coming { file, done, total } => {
+        DownloadStep::Waiting(file) => spinner.set_message(format!("waiting for another program that downloads {file}")),
+        DownloadStep::Coming { file, done, total } => {
             let total = total.map(|total| format!(" of {}", total >> 20)).unwrap_or_default();
             spinner.set_message(format!("downloading {file}: {}{total} MiB", done >> 20));
         }
-        Step::Without { file, reason } => spinner.suspend(|| {
+        DownloadStep::Without { file, reason } => spinner.suspend(|| {
             eprintln!(
                 "note: whether the model has a {file} could not be found out ({}): it is used as an earlier version fetched it",
                 sanitize_terminal(reason)

@@ -11,7 +11,7 @@ use hetal_features::dataset::{Dataset, DatasetFormat, SampleColumns};
 use hetal_features::device::DeviceChoice;
 use hetal_features::extraction::{Extraction, Observer, OutputFormat, Policy};
 use hetal_features::picture::Picture;
-use hetal_features::sentence::Reading;
+use hetal_features::sentence::TextCoverage;
 use hetal_features::{Extractor, Manifest, write_rows};
 use std::ffi::OsString;
 use std::io::Write;
@@ -241,7 +241,7 @@ fn sentences(extractor: &Extractor, first: usize, texts: &[String], supervisor: 
         if text.trim().is_empty() {
             return Err(Error::file(Path::new("--text"), "the text is empty"));
         }
-        if extractor.tokens(text)?.reading == Reading::Beginning {
+        if extractor.tokens(text)?.reading == TextCoverage::Beginning {
             let beginning: String = text.chars().take(40).collect();
             let note = format!("a text is longer than the network reads, its end does not count: {beginning}...");
             supervisor.send(&WorkerEvent::Note(note));
