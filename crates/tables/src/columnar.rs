@@ -95,7 +95,7 @@ fn selection(columns: &[ColumnHeading], names: &[String], options: &Options) -> 
 fn label_place(columns: &[ColumnHeading], name: Option<&str>) -> Parsed<usize> {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     if let Some(name) = name {
-        return Columns::new(Some(&names), names.len()).place(name);
+        return Columns::new(Some(&names), names.len()).index_of(name);
     }
     let mut others = (0..columns.len()).filter(|&place| !columns[place].is_index);
     match (others.next(), others.next()) {

@@ -60,13 +60,13 @@ impl<'a> Columns<'a> {
         Self { is_index, ..self }
     }
 
-    /// The column in this place.
-    pub fn column(&self, place: usize) -> Column {
-        Column { name: self.names.and_then(|names| names.get(place)).cloned(), number: place + 1 }
+    /// The column with this index.
+    pub fn column(&self, index: usize) -> Column {
+        Column { name: self.names.and_then(|names| names.get(index)).cloned(), number: index + 1 }
     }
 
-    /// The place of a column by its name, or by its number counted from 1.
-    pub fn place(&self, name: &str) -> Parsed<usize> {
+    /// The index of a column by its name, or by its number counted from 1.
+    pub fn index_of(&self, name: &str) -> Parsed<usize> {
         if let Some(&place) = self.places.get(name) {
             self.require_unique(place)?;
             return Ok(place);
@@ -97,10 +97,10 @@ impl<'a> Columns<'a> {
 
     /// Chooses features, labels and weights.
     pub fn select(&self, options: &Options) -> Parsed<Selection> {
-        let places = |names: &[String]| names.iter().map(|name| self.place(name)).collect::<Parsed<Vec<usize>>>();
-        let label = options.label.as_ref().map(|name| self.place(name)).transpose()?;
-        let id = options.id.as_ref().map(|name| self.place(name)).transpose()?;
-        let weight = options.weight.as_ref().map(|name| self.place(name)).transpose()?;
+        let places = |names: &[String]| names.iter().map(|name| self.index_of(name)).collect::<Parsed<Vec<usize>>>();
+        let label = options.label.as_ref().map(|name| self.index_of(name)).transpose()?;
+        let id = options.id.as_ref().map(|name| self.index_of(name)).transpose()?;
+        let weight = options.weight.as_ref().map(|name| self.index_of(name)).transpose()?;
         if let Some(place) = label.filter(|_| label == weight) {
             return Err(FileProblem::LabelAndWeight { column: self.column(place).to_string() });
         }

@@ -277,7 +277,7 @@ fn missing(arrays: &[(String, Array)], name: Option<&str>, what: &str) -> FilePr
 fn label_sheet(mut sheet: Sheet<'_>, rows: Option<usize>, options: &Options) -> Parsed<(Labels, Vec<Note>)> {
     let names = sheet.names.clone();
     let column = match &options.label {
-        Some(name) => crate::columns::Columns::new(names.as_deref(), sheet.width).place(name)?,
+        Some(name) => crate::columns::Columns::new(names.as_deref(), sheet.width).index_of(name)?,
         None => match (sheet.width, names.as_deref()) {
             (1, _) => 0,
             // pandas writes the index before a column of labels.

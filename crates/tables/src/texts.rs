@@ -37,7 +37,7 @@ pub fn parse_texts(
     let mut sheet = Sheet::new(&text, format, &options, FieldRules { most: max_field, are_texts: true })?;
     let names = sheet.names.take();
     let known = Columns::new(names.as_deref(), sheet.width);
-    let places: Vec<usize> = columns.iter().map(|name| known.place(name)).collect::<Parsed<_>>()?;
+    let places: Vec<usize> = columns.iter().map(|name| known.index_of(name)).collect::<Parsed<_>>()?;
     let mut rows = Vec::new();
     while let Some(record) = sheet.next()? {
         rows.push(places.iter().map(|&place| record.get(place).unwrap_or_default().to_owned()).collect());
