@@ -14,8 +14,8 @@ pub use operator::{DeviceState, Operation, TenantUse, operation};
 pub use page::{STYLE, page};
 pub use record::{
     CalibrationBin, Check, ClassMeasures, CurrentPhase, FORMAT, HyperParameterRecord, MeasureRecord, Outcome,
-    Parameters, Phase, PreparationRecord, Record, RocCurve, ServerRecord, TrainedShape, TrainingState, Transfer, Unit,
-    VERSION, Verdict, VerdictCount,
+    ParameterRecord, PhaseSeconds, PreparationRecord, Record, RocCurve, ServerRecord, TrainedShape, TrainingState,
+    Transfer, Unit, VERSION, Verdict, VerdictCount,
 };
 
 pub use watch::{Overview, ProjectOverview, SCRIPT, WATCH_STYLE, overview, shell, training};

@@ -47,7 +47,7 @@ pub struct Record {
     /// The quality of the result on the validation rows.
     pub measures: Option<MeasureRecord>,
     /// Seconds of each phase, in order, over all runs of the training.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<PhaseSeconds>,
     /// Seconds of everything.
     pub seconds: Option<f64>,
     /// Mean seconds of an iteration.
@@ -57,7 +57,7 @@ pub struct Record {
     /// The server and the job.
     pub server: ServerRecord,
     /// The parameter set.
-    pub parameters: Parameters,
+    pub parameters: ParameterRecord,
     /// The hyper-parameters.
     pub hyper_parameters: HyperParameterRecord,
     /// What was done to the rows and to the result.
@@ -82,7 +82,7 @@ pub enum TrainingState {
 /// What a training in progress does just now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurrentPhase {
-    /// The phase, as in [`Phase::name`].
+    /// The phase, as in [`PhaseSeconds::name`].
     pub phase: String,
     /// What is done of it: keys, pieces, bytes or iterations.
     pub done: u64,
@@ -285,7 +285,7 @@ pub struct CalibrationBin {
 
 /// Seconds of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Phase {
+pub struct PhaseSeconds {
     /// Its name.
     pub name: String,
     /// Its seconds.
@@ -320,7 +320,7 @@ pub struct ServerRecord {
 /// The parameter set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Parameters {
+pub struct ParameterRecord {
     /// Its name.
     pub set: String,
     /// Bits of security; 0 for none.

@@ -86,7 +86,7 @@ fn record(checks: usize, classes: usize) -> Record {
         phases: ["making keys", "encrypting rows", "sending rows", "training"]
             .iter()
             .enumerate()
-            .map(|(k, name)| Phase { name: (*name).to_owned(), seconds: 3.25 * (k + 1) as f64 })
+            .map(|(k, name)| PhaseSeconds { name: (*name).to_owned(), seconds: 3.25 * (k + 1) as f64 })
             .collect(),
         seconds: Some(32.5),
         iteration_seconds: Some(0.875),
@@ -99,7 +99,7 @@ fn record(checks: usize, classes: usize) -> Record {
             engine: Some("cpu".to_owned()),
             job: Some("0f".repeat(16)),
         },
-        parameters: Parameters {
+        parameters: ParameterRecord {
             set: "full".to_owned(),
             security_bits: Some(132.2),
             degree: Some(65536),
@@ -274,7 +274,7 @@ fn a_model_without_a_record_has_a_page() {
     (record.measures, record.phases, record.transfers, record.command) = (None, Vec::new(), Vec::new(), None);
     (record.began, record.ended, record.seconds, record.iteration_seconds) = (None, None, None, None);
     record.server = ServerRecord::default();
-    record.parameters = Parameters { set: "full".to_owned(), ..Parameters::default() };
+    record.parameters = ParameterRecord { set: "full".to_owned(), ..ParameterRecord::default() };
     let page = page(&record);
     assert_eq!(page.matches("class=\"missing\"").count(), 4, "{page}");
     assert!(page.contains("earlier version") && !page.contains("<svg class=\"chart\""));

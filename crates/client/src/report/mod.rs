@@ -159,13 +159,16 @@ pub(crate) fn hyper_parameters(terms: &HyperParameters) -> report::HyperParamete
 }
 
 /// Seconds of each phase, as reports have them.
-pub(crate) fn phases(live: &LiveFile) -> Vec<report::Phase> {
-    let shown = |phase: &report::Phase| report::Phase { name: phase.name.clone(), seconds: tenths(phase.seconds) };
+pub(crate) fn phases(live: &LiveFile) -> Vec<report::PhaseSeconds> {
+    let shown = |phase: &report::PhaseSeconds| report::PhaseSeconds {
+        name: phase.name.clone(),
+        seconds: tenths(phase.seconds),
+    };
     live.phases.iter().map(shown).collect()
 }
 
-pub(crate) fn parameters(set: &str, params: Option<&Params>) -> report::Parameters {
-    report::Parameters {
+pub(crate) fn parameters(set: &str, params: Option<&Params>) -> report::ParameterRecord {
+    report::ParameterRecord {
         set: set.to_owned(),
         security_bits: params.map(|params| tenths(params.security().bits().max(0.0))),
         degree: params.map(Params::degree),
@@ -203,7 +206,7 @@ fn of_model(model: &Model, params: Option<&Params>) -> Record {
             engine: None,
             job: Some(training.job.clone()),
         },
-        parameters: report::Parameters { key_id: training.key_id.clone(), ..parameters(&training.set, params) },
+        parameters: report::ParameterRecord { key_id: training.key_id.clone(), ..parameters(&training.set, params) },
         hyper_parameters: report::HyperParameterRecord {
             batch: training.batch,
             rate: training.rate,

@@ -27,7 +27,7 @@ pub(crate) struct LiveFile {
     /// Whether the training has ended. Its process may go on.
     pub ended: bool,
     /// Seconds of each phase over all runs, in the order in which they began.
-    pub phases: Vec<hetal_report::Phase>,
+    pub phases: Vec<hetal_report::PhaseSeconds>,
     /// Seconds from the beginning to each check.
     pub checks: Vec<Option<f64>>,
     pub engine: Option<String>,
@@ -134,7 +134,7 @@ impl Live {
         if progress.phase != name {
             name.clone_into(&mut progress.phase);
             if !self.file.phases.iter().any(|phase| phase.name == name) {
-                self.file.phases.push(hetal_report::Phase { name: name.to_owned(), seconds: 0.0 });
+                self.file.phases.push(hetal_report::PhaseSeconds { name: name.to_owned(), seconds: 0.0 });
             }
         }
         let (first, since) = (self.first.0, self.first.1.elapsed().as_secs_f64());

@@ -3,7 +3,7 @@
 use super::{Section, cell, lead, missing, pair, row_head, table};
 use crate::markup::{Markup, Tag, tag};
 use crate::number::{bytes, count, or_unknown, seconds};
-use crate::record::{Phase, Record, Transfer};
+use crate::record::{PhaseSeconds, Record, Transfer};
 
 /// Phases shorter than this share of all have no place in the bar.
 const SHORTEST: f64 = 0.002;
@@ -38,7 +38,7 @@ fn titled(title: &str, content: Tag) -> Markup {
     Markup::from(tag("h3").with(title)).then(content)
 }
 
-fn bar(phases: &[Phase]) -> Tag {
+fn bar(phases: &[PhaseSeconds]) -> Tag {
     let all: f64 = phases.iter().map(|phase| phase.seconds).sum();
     let mut x = 0.0;
     let mut bar = tag("svg").class("times").attr("viewBox", "0 0 1000 28").attr("preserveAspectRatio", "none");
@@ -55,8 +55,8 @@ fn bar(phases: &[Phase]) -> Tag {
     bar
 }
 
-fn times(phases: &[Phase]) -> Tag {
-    let row = |(k, phase): (usize, &Phase)| {
+fn times(phases: &[PhaseSeconds]) -> Tag {
+    let row = |(k, phase): (usize, &PhaseSeconds)| {
         let square = tag("rect").class(format!("phase{}", k % 9)).attr("width", 10).attr("height", 10).attr("rx", 2);
         let key = tag("svg").class("key").attr("viewBox", "0 0 10 10").attr("aria-hidden", "true").with(square);
         tag("tr").with(row_head(tag("span").with(key).with(&phase.name))).with(cell(seconds(phase.seconds)))
