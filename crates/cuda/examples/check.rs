@@ -10,7 +10,7 @@
 
 use hetal_circuits::{Bootstrapper, bootstrap as circuit};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params};
-use hetal_cuda::selftest::{Ring, compare};
+use hetal_cuda::selftest::{RingPrimes, compare};
 use hetal_cuda::{CudaBackend, CudaPoly};
 use hetal_ring::{Isa, Poly, RnsRing};
 use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
@@ -83,7 +83,7 @@ fn ops(options: &Options, set: &str) -> Outcome {
     let backend = open(options, &params)?;
     let (q, p) = (params.chain(), params.special());
     let cpu = RnsRing::new(params.log_n(), q, p, Isa::detect()).map_err(|q| format!("{q} is no prime"))?;
-    let ring = Ring { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
+    let ring = RingPrimes { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
     for salt in 1..=(if options.quick { 1 } else { 2 }) {
         let report = compare(&backend, &cpu, &ring, salt).map_err(|e| e.to_string())?;
         println!("  {} results compared, {} differ", report.compared, report.mismatches.len());

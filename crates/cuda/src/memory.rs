@@ -2,7 +2,7 @@
 //! error, which is kept.
 
 use crate::device::{Device, LANES, is_recording, lane};
-use crate::ffi::arguments::{Plain, bytes_of};
+use crate::ffi::arguments::{Pod, bytes_of};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -474,7 +474,7 @@ pub(crate) struct DeviceTable {
 }
 
 impl DeviceTable {
-    pub(crate) fn new<T: Plain>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Self> {
+    pub(crate) fn new<T: Pod>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Self> {
         let bytes = bytes_of(elements);
         let table =
             Self { address: device.allocate(bytes.len().max(16))?, len: elements.len(), device: Arc::clone(device) };

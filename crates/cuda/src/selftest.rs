@@ -6,7 +6,7 @@ use hetal_ckks::backend::{Failure, KeyedAutomorphism};
 use hetal_ring::{Basis, Isa, RnsRing};
 
 /// A ring to compare two backends in.
-pub struct Ring<'a> {
+pub struct RingPrimes<'a> {
     /// Log of the degree.
     pub log_n: u32,
     /// The primes of the chain.
@@ -44,7 +44,12 @@ pub struct ParityReport {
 /// # Errors
 ///
 /// The first failure of a device behind one of them.
-pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64) -> Result<ParityReport, Failure> {
+pub fn compare<A: Backend, B: Backend>(
+    a: &A,
+    b: &B,
+    ring: &RingPrimes<'_>,
+    salt: u64,
+) -> Result<ParityReport, Failure> {
     let mut report = ParityReport { compared: 0, mismatches: Vec::new() };
     let full = ring.q.len();
     let mut sizes = vec![full, full.div_ceil(2) + 1, 2, 1];
@@ -68,7 +73,7 @@ pub fn compare<A: Backend, B: Backend>(a: &A, b: &B, ring: &Ring<'_>, salt: u64)
 /// # Errors
 ///
 /// The failure of the GPU, or a result that is wrong.
-pub fn probe(card: &CudaBackend, ring: &Ring<'_>) -> crate::Result<()> {
+pub fn probe(card: &CudaBackend, ring: &RingPrimes<'_>) -> crate::Result<()> {
     let failed = |reason: String| crate::Error::Driver { operation: "a test of its arithmetic", reason };
     let cpu = RnsRing::new(ring.log_n, ring.q, ring.p, Isa::detect());
     let cpu = cpu.map_err(|q| failed(format!("{q} is no prime for its ring")))?;
@@ -98,14 +103,14 @@ pub fn hashes<B: Backend>(backend: &B, poly: &B::Poly) -> Result<Vec<[u8; 32]>, 
 /// One backend's run with polynomials of `q` limbs of the chain.
 struct Run<'a, B: Backend> {
     backend: &'a B,
-    ring: &'a Ring<'a>,
+    ring: &'a RingPrimes<'a>,
     salt: u64,
     basis: Basis,
     outcomes: Vec<(String, Outcome)>,
 }
 
 impl<'a, B: Backend> Run<'a, B> {
-    fn new(backend: &'a B, ring: &'a Ring<'a>, salt: u64, q: usize) -> Self {
+    fn new(backend: &'a B, ring: &'a RingPrimes<'a>, salt: u64, q: usize) -> Self {
         Self { backend, ring, salt, basis: Basis { q, p: ring.p.len() }, outcomes: Vec::new() }
     }
 

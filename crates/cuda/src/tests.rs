@@ -4,7 +4,7 @@ mod recordings;
 
 use crate::ffi::emulator::is_present;
 use crate::memory::CHUNK;
-use crate::selftest::{Ring, compare, probe};
+use crate::selftest::{RingPrimes, compare, probe};
 use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
 use hetal_circuits::bootstrap::{self, BootstrapBounds};
 use hetal_circuits::{Bootstrapper, Encrypted, encrypted};
@@ -34,7 +34,7 @@ fn every_operation_gives_the_cpus_bytes_at_a_toy_set() {
         return;
     }
     let params = Params::named("insecure-toy11").unwrap();
-    let ring = Ring { log_n: 11, q: params.chain(), p: params.special(), digit_starts: params.digit_starts() };
+    let ring = RingPrimes { log_n: 11, q: params.chain(), p: params.special(), digit_starts: params.digit_starts() };
     let cpu = RnsRing::new(11, ring.q, ring.p, Isa::detect()).unwrap();
     for arithmetic in ARITHMETICS {
         let gpu = CudaBackend::emulated_by(arithmetic, 11, ring.q, ring.p).unwrap();
@@ -55,7 +55,7 @@ fn every_size_of_prime_gives_the_cpus_bytes() {
         let primes = |bits: u32, count: usize| prime::ntt_primes_below(bits, log_n, count);
         let q = [primes(51, 3), primes(50, 2), primes(20, 1), primes(47, 1), primes(48, 1)].concat();
         let p = primes(51, 6)[3..].to_vec();
-        let ring = Ring { log_n, q: &q, p: &p, digit_starts: &[0, 2, 4, 5, 6, 7] };
+        let ring = RingPrimes { log_n, q: &q, p: &p, digit_starts: &[0, 2, 4, 5, 6, 7] };
         // The larger degree is for the transforms' other shapes, which both have in common.
         for &arithmetic in &ARITHMETICS[..if log_n == 10 { 2 } else { 1 }] {
             let gpu = CudaBackend::emulated_by(arithmetic, log_n, &q, &p).unwrap();
@@ -275,7 +275,7 @@ fn a_card_that_computes_wrongly_or_not_is_found() {
     }
     let params = Params::named("insecure-toy11").unwrap();
     let (q, p) = (params.chain(), params.special());
-    let ring = Ring { log_n: 11, q, p, digit_starts: params.digit_starts() };
+    let ring = RingPrimes { log_n: 11, q, p, digit_starts: params.digit_starts() };
     let sound = CudaBackend::emulated(11, q, p).unwrap();
     let (free, total) = sound.memory().unwrap();
     probe(&sound, &ring).unwrap();

@@ -12,7 +12,7 @@ use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext, LiftForm};
 use hetal_ckks::{Backend, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
-use hetal_cuda::selftest::{Ring, compare, hashes};
+use hetal_cuda::selftest::{RingPrimes, compare, hashes};
 use hetal_learn::nesterov::{Momentum, StepSize};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Batch, ModelState, Trainer};
@@ -146,7 +146,7 @@ fn differing(tested: &[HashedResult], reference: &[HashedResult]) -> Vec<String>
 fn compare_operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &Params) -> Result<OperationComparison> {
     let spinner = progress::spinner("every operation");
     let (q, p) = (params.chain(), params.special());
-    let ring = Ring { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
+    let ring = RingPrimes { log_n: params.log_n(), q, p, digit_starts: params.digit_starts() };
     let report = compare(&**a, &**b, &ring, 1).map_err(hetal_ckks::Error::from)?;
     spinner.finish_and_clear();
     let name = |m: hetal_cuda::selftest::Mismatch| format!("{}, limb {}", m.operation, m.limb);

@@ -58,16 +58,16 @@ enum Memory {
     Recorded(Recording),
 }
 
-/// Polynomials at fixed places.
-type Places = Vec<(u64, Basis)>;
+/// Addresses and bases of polynomials that stay where they are.
+type PolyAddresses = Vec<(u64, Basis)>;
 
 /// Work on polynomials at fixed places. It does not own its memory: between replays others may use
 /// that.
 struct Recording {
     device: Arc<dyn Device>,
     number: u64,
-    inputs: Places,
-    outputs: Places,
+    inputs: PolyAddresses,
+    outputs: PolyAddresses,
     /// Every chunk it may write to.
     chunks: Vec<Chunk>,
     _alive: Arc<()>,
@@ -170,7 +170,7 @@ impl CudaBackend {
             return None;
         };
         let place = |poly: &CudaPoly| (poly.address(), poly.basis);
-        let mut places: Option<(Places, Places)> = None;
+        let mut places: Option<(PolyAddresses, PolyAddresses)> = None;
         let number = self.device.record(&mut || {
             let inside: Vec<CudaPoly> = inputs.iter().map(|poly| self.uninit(poly.basis)).collect();
             let from = inside.iter().map(place).collect();

@@ -35,16 +35,16 @@ const MAX_ARGUMENTS: usize = 4096;
 /// # Safety
 ///
 /// The type has no padding, and the layout of the struct that kernels read.
-pub(crate) unsafe trait Plain: Copy {}
+pub(crate) unsafe trait Pod: Copy {}
 
 /// The bytes of a table.
-pub(crate) fn bytes_of<T: Plain>(elements: &[T]) -> &[u8] {
-    // SAFETY: plain types have no padding, so all bytes are initialised; any byte may be read as
+pub(crate) fn bytes_of<T: Pod>(elements: &[T]) -> &[u8] {
+    // SAFETY: `Pod` types have no padding, so all bytes are initialised; any byte may be read as
     // u8.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
 
-macro_rules! plain_structs {
+macro_rules! pod_structs {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $ty:ty,)* })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
@@ -54,20 +54,20 @@ macro_rules! plain_structs {
         const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$ty>())*, "padding");
         const _: () = assert!(size_of::<$name>() <= MAX_ARGUMENTS, "more than a kernel's arguments may be");
         // SAFETY: repr(C), fields as in the sources, and no padding by the assertion above.
-        unsafe impl Plain for $name {}
+        unsafe impl Pod for $name {}
         // SAFETY: as above.
         unsafe impl Arguments for $name {}
     )*};
 }
 
 // SAFETY: numbers have no padding.
-unsafe impl Plain for u64 {}
+unsafe impl Pod for u64 {}
 // SAFETY: as above.
-unsafe impl Plain for i64 {}
+unsafe impl Pod for i64 {}
 // SAFETY: as above.
-unsafe impl Plain for f64 {}
+unsafe impl Pod for f64 {}
 
-plain_structs! {
+pod_structs! {
     /// A prime of the ring.
     struct Prime { q: Word, inverse: Word, value: u64, size_class: u32, shift: u32, }
     /// One transform of a batch.

@@ -12,7 +12,7 @@ use hetal_circuits::Encrypted;
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
-use hetal_cuda::selftest::Ring;
+use hetal_cuda::selftest::RingPrimes;
 use hetal_cuda::{CudaBackend, Graphs};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -128,7 +128,7 @@ fn open(card: usize, params: &Params) -> hetal_cuda::Result<CudaBackend> {
 /// Opens a GPU and compares a short computation with the CPU's result.
 fn probe(card: usize, params: &Params) -> hetal_cuda::Result<()> {
     let (log_n, q, p) = (params.log_n(), params.chain(), params.special());
-    hetal_cuda::selftest::probe(&open(card, params)?, &Ring { log_n, q, p, digit_starts: params.digit_starts() })
+    hetal_cuda::selftest::probe(&open(card, params)?, &RingPrimes { log_n, q, p, digit_starts: params.digit_starts() })
 }
 
 /// Checks that a GPU works.
