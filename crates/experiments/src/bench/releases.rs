@@ -138,7 +138,7 @@ fn report(arguments: &Arguments, case: &Case, noise: Noise) -> Result<Value> {
     });
     if arguments.engine != EngineKind::Clear || arguments.louder != 1.0 {
         let noise = Noise { bootstrap: arguments.louder * noise.bootstrap, ..noise };
-        let run = trainings::Real {
+        let run = trainings::EngineTraining {
             rehearsal: &rehearsal,
             alpha: case.agreement.alpha,
             top_level: params.top_level(),

@@ -12,7 +12,7 @@ use hetal_learn::{Circuit, Matrix};
 use serde_json::{Value, json};
 
 /// A training on an engine.
-pub(super) struct Real<'a> {
+pub(super) struct EngineTraining<'a> {
     pub rehearsal: &'a Rehearsal<'a>,
     pub alpha: f64,
     pub top_level: usize,
@@ -30,7 +30,7 @@ pub(super) struct MeasuredNoise {
     pub distance: f64,
 }
 
-impl Real<'_> {
+impl EngineTraining<'_> {
     /// Trains twice on an engine, under different keys. Plain numbers have simulated noise.
     pub fn measure(&self, engine: EngineKind, set: &str, gpu: GpuOptions, exact: &Matrix) -> Result<MeasuredNoise> {
         let [first, second] = [self.weights(1 << 32, engine, set, gpu)?, self.weights(2 << 32, engine, set, gpu)?];
@@ -50,7 +50,7 @@ impl Real<'_> {
     }
 }
 
-impl Experiment for Real<'_> {
+impl Experiment for EngineTraining<'_> {
     type Output = Matrix;
 
     fn required_keys(&self) -> Result<KeyRequirements> {
