@@ -24,7 +24,7 @@ pub(crate) struct GatherBlock {
     /// The first entry of the block they are in.
     pub(crate) source: u32,
     /// Their indices in it: of eight entries, or of eight halves of four.
-    pub(crate) places: [u8; 8],
+    pub(crate) indices: [u8; 8],
 }
 
 impl Permutation {
@@ -37,10 +37,10 @@ impl Permutation {
             bit_reverse((exponent >> 1) as usize, log_n) as u32
         };
         let eight = |number: usize| {
-            let sources: [u32; 8] = std::array::from_fn(|place| source(8 * number + place));
+            let sources: [u32; 8] = std::array::from_fn(|index| source(8 * number + index));
             let first = sources[0] / 8 * 8;
             debug_assert!(sources.iter().all(|i| i / 8 * 8 == first), "one block");
-            GatherBlock { source: first, places: sources.map(|i| (i % 8) as u8) }
+            GatherBlock { source: first, indices: sources.map(|i| (i % 8) as u8) }
         };
         Self { eight: (0..1usize << (log_n - 3)).map(eight).collect(), four: OnceLock::new() }
     }
@@ -101,17 +101,17 @@ impl Part<'_> {
     }
 
     /// The index of the source of every entry.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
-        self.blocks(8).flat_map(|(first, block)| block.places.map(|place| first + usize::from(place)))
+    pub(crate) fn source_indices(&self) -> impl Iterator<Item = usize> {
+        self.blocks(8).flat_map(|(first, block)| block.indices.map(|index| first + usize::from(index)))
     }
 }
 
 /// A block of eight as two blocks of four, whose indices are those of their halves.
 fn halves(block: &GatherBlock) -> [GatherBlock; 2] {
     [0, 4].map(|first| {
-        let places = &block.places[first..first + 4];
-        let source = block.source + u32::from(places[0] / 4 * 4);
-        GatherBlock { source, places: std::array::from_fn(|half| 2 * (places[half / 2] % 4) + (half % 2) as u8) }
+        let indices = &block.indices[first..first + 4];
+        let source = block.source + u32::from(indices[0] / 4 * 4);
+        GatherBlock { source, indices: std::array::from_fn(|half| 2 * (indices[half / 2] % 4) + (half % 2) as u8) }
     })
 }
 

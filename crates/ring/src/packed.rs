@@ -91,7 +91,7 @@ fn residue(rows: &[u64], v: usize, lane: usize) -> u64 {
 /// Residues in memory, as kernels read them.
 pub(crate) trait Residues: Copy + Default {
     /// The position of a vector, shared by all such residues.
-    type Place<S: Simd>: Copy;
+    type Position<S: Simd>: Copy;
 
     fn len(self) -> usize;
     /// The residues of a range, which begins and ends between groups.
@@ -104,15 +104,15 @@ pub(crate) trait Residues: Copy + Default {
     ///
     /// As for [`Simd`], for this method and the methods below. There are `S::LANES` residues from
     /// the position on.
-    unsafe fn place<S: Simd>(i: usize) -> Self::Place<S>;
+    unsafe fn position<S: Simd>(i: usize) -> Self::Position<S>;
     /// A vector of residues.
-    unsafe fn load<S: Simd>(self, place: &Self::Place<S>) -> S::U;
+    unsafe fn load<S: Simd>(self, position: &Self::Position<S>) -> S::U;
     /// [`Residues::load`], but the bits from 52 on are arbitrary.
-    unsafe fn load_low<S: Simd>(self, place: &Self::Place<S>) -> S::U;
+    unsafe fn load_low<S: Simd>(self, position: &Self::Position<S>) -> S::U;
 }
 
 impl Residues for &[u64] {
-    type Place<S: Simd> = usize;
+    type Position<S: Simd> = usize;
 
     fn len(self) -> usize {
         self.len()
@@ -124,18 +124,18 @@ impl Residues for &[u64] {
         self[i]
     }
     #[inline(always)]
-    unsafe fn place<S: Simd>(i: usize) -> usize {
+    unsafe fn position<S: Simd>(i: usize) -> usize {
         i
     }
     #[inline(always)]
-    unsafe fn load<S: Simd>(self, place: &usize) -> S::U {
+    unsafe fn load<S: Simd>(self, position: &usize) -> S::U {
         // SAFETY: the caller's.
-        unsafe { S::load_u(self.as_ptr().add(*place)) }
+        unsafe { S::load_u(self.as_ptr().add(*position)) }
     }
     #[inline(always)]
-    unsafe fn load_low<S: Simd>(self, place: &usize) -> S::U {
+    unsafe fn load_low<S: Simd>(self, position: &usize) -> S::U {
         // SAFETY: the caller's.
-        unsafe { self.load::<S>(place) }
+        unsafe { self.load::<S>(position) }
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct PackedRow<S: Simd> {
 }
 
 impl Residues for Packed<'_> {
-    type Place<S: Simd> = PackedRow<S>;
+    type Position<S: Simd> = PackedRow<S>;
 
     fn len(self) -> usize {
         self.0.len() / (ROWS * WIDTH) * GROUP
@@ -164,7 +164,7 @@ impl Residues for Packed<'_> {
         residue(&self.0[words(i - i % GROUP)..], i % GROUP / WIDTH, i % WIDTH)
     }
     #[inline(always)]
-    unsafe fn place<S: Simd>(i: usize) -> PackedRow<S> {
+    unsafe fn position<S: Simd>(i: usize) -> PackedRow<S> {
         let (row, bit) = start(i % GROUP / WIDTH);
         let low = i / GROUP * (ROWS * WIDTH) + row * WIDTH + i % WIDTH;
         // The last row of a group has none below, and its residues do not span two rows.
@@ -173,20 +173,20 @@ impl Residues for Packed<'_> {
         unsafe { PackedRow { low, high, right: S::splat_u(bit as u64), left: S::splat_u(64 - bit as u64) } }
     }
     #[inline(always)]
-    unsafe fn load<S: Simd>(self, place: &PackedRow<S>) -> S::U {
+    unsafe fn load<S: Simd>(self, position: &PackedRow<S>) -> S::U {
         // SAFETY: the caller's.
-        unsafe { S::and_u(self.load_low::<S>(place), S::splat_u((1 << BITS) - 1)) }
+        unsafe { S::and_u(self.load_low::<S>(position), S::splat_u((1 << BITS) - 1)) }
     }
     #[inline(always)]
-    unsafe fn load_low<S: Simd>(self, place: &PackedRow<S>) -> S::U {
+    unsafe fn load_low<S: Simd>(self, position: &PackedRow<S>) -> S::U {
         // A row is a cache line: one of its vectors asks for it.
-        if place.low.is_multiple_of(WIDTH) {
-            prefetch(self.0.as_ptr().wrapping_add(place.low + AHEAD));
+        if position.low.is_multiple_of(WIDTH) {
+            prefetch(self.0.as_ptr().wrapping_add(position.low + AHEAD));
         }
         // SAFETY: the caller's; the rows of its residues are inside the group.
         unsafe {
-            let low = S::shift_right(S::load_u(self.0.as_ptr().add(place.low)), place.right);
-            let high = S::shift_left(S::load_u(self.0.as_ptr().add(place.high)), place.left);
+            let low = S::shift_right(S::load_u(self.0.as_ptr().add(position.low)), position.right);
+            let high = S::shift_left(S::load_u(self.0.as_ptr().add(position.high)), position.left);
             S::or_u(low, high)
         }
     }

@@ -78,8 +78,8 @@ pub(crate) trait Simd: Copy {
     /// The smaller of `a` and `b` as unsigned numbers, of which `b < 2^63`, and `a <= b` or
     /// `a >= 2^63`.
     unsafe fn min_wrapped(a: Self::U, b: Self::U) -> Self::U;
-    /// The entries of `a` at the places of a block of an automorphism's permutation.
-    unsafe fn at_places(a: Self::U, places: &[u8; 8]) -> Self::U;
+    /// The entries of `a` at the indices of a block of an automorphism's permutation.
+    unsafe fn permute(a: Self::U, indices: &[u8; 8]) -> Self::U;
     unsafe fn bits(a: Self::F) -> Self::U;
     unsafe fn from_bits(a: Self::U) -> Self::F;
 }

@@ -107,13 +107,13 @@ pub(super) fn dot_pair_from<X: Residues, Y: Residues>(
 }
 
 pub(super) fn permute_into(out: &mut [u64], a: &[u64], part: &Part<'_>) {
-    for (o, i) in out.iter_mut().zip(part.places()) {
+    for (o, i) in out.iter_mut().zip(part.source_indices()) {
         *o = a[i];
     }
 }
 
 pub(super) fn add_permuted_assign(q: &Modulus, acc: &mut [u64], a: &[u64], part: &Part<'_>) {
-    for (acc, i) in acc.iter_mut().zip(part.places()) {
+    for (acc, i) in acc.iter_mut().zip(part.source_indices()) {
         *acc = q.add(*acc, a[i]);
     }
 }

@@ -264,16 +264,16 @@ pub(crate) const TOGETHER: usize = 2;
 /// Terms of one [`Sum`] for moduli of 51 bits; of less bits, all of them.
 const LARGE_GROUP: usize = 4;
 
-/// The places of vectors that are done together.
+/// The positions of vectors that are done together.
 #[inline(always)]
-unsafe fn places<S: Simd, R: Residues>(i: usize) -> [R::Place<S>; TOGETHER] {
+unsafe fn positions<S: Simd, R: Residues>(i: usize) -> [R::Position<S>; TOGETHER] {
     // SAFETY: the caller's.
     unsafe {
-        let mut places = [R::place::<S>(i); TOGETHER];
-        for (j, place) in places.iter_mut().enumerate().skip(1) {
-            *place = R::place::<S>(i + j * S::LANES);
+        let mut positions = [R::position::<S>(i); TOGETHER];
+        for (j, position) in positions.iter_mut().enumerate().skip(1) {
+            *position = R::position::<S>(i + j * S::LANES);
         }
-        places
+        positions
     }
 }
 
@@ -328,7 +328,7 @@ unsafe fn dot_pair_ifma<S: Integers52, X: Residues, Y: Residues>(
                     }
                 }
             }
-            let (at_x, at_y) = (places::<S, X>(i), places::<S, Y>(i));
+            let (at_x, at_y) = (positions::<S, X>(i), positions::<S, Y>(i));
             for k in 0..x.len() {
                 let (x, y0, y1) = (x.get_unchecked(k), y0.get_unchecked(k), y1.get_unchecked(k));
                 for (j, sum) in sums.iter_mut().enumerate() {
@@ -377,7 +377,7 @@ unsafe fn dot_pair_terms<S: Simd, X: Residues, Y: Residues, const LARGE: bool>(
         let plus = plus.map(|plus| plus.map(|(a, s)| (a.as_ptr(), sum_factor::<S, LARGE>(modulus, s))));
         let taken = usize::from(plus.iter().any(Option::is_some));
         for i in (0..end).step_by(TOGETHER * S::LANES) {
-            let (at_x, at_y) = (places::<S, X>(i), places::<S, Y>(i));
+            let (at_x, at_y) = (positions::<S, X>(i), positions::<S, Y>(i));
             let mut totals = [[S::splat(0.0); 2]; TOGETHER];
             let mut sums = [[Sum::<S>::new(base); 2]; TOGETHER];
             for (side, plus) in plus.iter().enumerate() {
@@ -529,7 +529,7 @@ unsafe fn permute_body<S: Simd>(_set: S, out: &mut [u64], a: &[u64], part: &Part
     unsafe {
         for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
             let x = S::load_u(a.as_ptr().add(source));
-            S::store_u(out.as_mut_ptr().add(number * S::LANES), S::at_places(x, &block.places));
+            S::store_u(out.as_mut_ptr().add(number * S::LANES), S::permute(x, &block.indices));
         }
     }
 }
@@ -540,7 +540,7 @@ unsafe fn add_permuted_body<S: Simd>(_set: S, modulus: &Modulus, acc: &mut [u64]
     unsafe {
         let q = S::splat_u(modulus.value());
         for (number, (source, block)) in part.blocks(S::LANES).enumerate() {
-            let x = S::at_places(S::load_u(a.as_ptr().add(source)), &block.places);
+            let x = S::permute(S::load_u(a.as_ptr().add(source)), &block.indices);
             let out = acc.as_mut_ptr().add(number * S::LANES);
             S::store_u(out, add_mod::<S>(q, S::load_u(out), x));
         }

@@ -131,8 +131,8 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn at_places(a: __m256i, places: &[u8; 8]) -> __m256i {
-        unsafe { _mm256_permutevar8x32_epi32(a, _mm256_cvtepu8_epi32(_mm_loadl_epi64(places.as_ptr().cast()))) }
+    unsafe fn permute(a: __m256i, indices: &[u8; 8]) -> __m256i {
+        unsafe { _mm256_permutevar8x32_epi32(a, _mm256_cvtepu8_epi32(_mm_loadl_epi64(indices.as_ptr().cast()))) }
     }
     #[inline(always)]
     unsafe fn bits(a: __m256d) -> __m256i {

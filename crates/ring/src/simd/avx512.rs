@@ -136,8 +136,8 @@ impl Simd for Avx512 {
         unsafe { _mm512_min_epu64(a, b) }
     }
     #[inline(always)]
-    unsafe fn at_places(a: __m512i, places: &[u8; 8]) -> __m512i {
-        unsafe { _mm512_permutexvar_epi64(_mm512_cvtepu8_epi64(_mm_loadl_epi64(places.as_ptr().cast())), a) }
+    unsafe fn permute(a: __m512i, indices: &[u8; 8]) -> __m512i {
+        unsafe { _mm512_permutexvar_epi64(_mm512_cvtepu8_epi64(_mm_loadl_epi64(indices.as_ptr().cast())), a) }
     }
     #[inline(always)]
     unsafe fn bits(a: __m512d) -> __m512i {

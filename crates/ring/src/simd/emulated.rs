@@ -91,8 +91,8 @@ impl Simd for Emulated {
     unsafe fn min_wrapped(a: [u64; 8], b: [u64; 8]) -> [u64; 8] {
         from_fn(|i| a[i].min(b[i]))
     }
-    unsafe fn at_places(a: [u64; 8], places: &[u8; 8]) -> [u64; 8] {
-        from_fn(|i| a[usize::from(places[i])])
+    unsafe fn permute(a: [u64; 8], indices: &[u8; 8]) -> [u64; 8] {
+        from_fn(|i| a[usize::from(indices[i])])
     }
     unsafe fn bits(a: [f64; 8]) -> [u64; 8] {
         a.map(f64::to_bits)
