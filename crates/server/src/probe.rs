@@ -10,7 +10,7 @@ pub struct Probe<T> {
     /// How long a result stands for later questions.
     lifetime: Duration,
     /// How long a probe may run before it counts as hanging.
-    patience: Duration,
+    timeout: Duration,
 }
 
 struct ProbeState<T> {
@@ -20,10 +20,10 @@ struct ProbeState<T> {
 
 impl<T: Clone + Send + 'static> Probe<T> {
     /// A probe whose results stand for `lifetime`, and that hangs if it runs longer than
-    /// `patience`.
-    pub fn new(lifetime: Duration, patience: Duration) -> Arc<Self> {
+    /// `timeout`.
+    pub fn new(lifetime: Duration, timeout: Duration) -> Arc<Self> {
         let state = Mutex::new(ProbeState { last: None, running_since: None });
-        Arc::new(Self { state, ended: Condvar::new(), lifetime, patience })
+        Arc::new(Self { state, ended: Condvar::new(), lifetime, timeout })
     }
 
     fn lock(&self) -> MutexGuard<'_, ProbeState<T>> {
@@ -50,7 +50,7 @@ impl<T: Clone + Send + 'static> Probe<T> {
                 *state.running_since.insert(Instant::now())
             }
         };
-        let left = self.patience.saturating_sub(since.elapsed());
+        let left = self.timeout.saturating_sub(since.elapsed());
         let running = |state: &mut ProbeState<T>| state.running_since == Some(since);
         let (state, _) = self.ended.wait_timeout_while(state, left, running).unwrap_or_else(PoisonError::into_inner);
         match &state.last {
