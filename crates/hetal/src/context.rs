@@ -15,7 +15,7 @@ pub type Ciphertext = LeveledCiphertext<Poly>;
 /// The engine on real ciphertexts, on the CPU.
 pub type CpuEngine = Encrypted<RnsRing>;
 
-/// A parameter set with its ring, its evaluator and its encoder: the front door of the library.
+/// A parameter set with its ring, its evaluator and its encoder: where programs begin.
 ///
 /// The usual order is [`Context::dry_run`], which finds the keys a circuit needs,
 /// [`Context::keygen`], [`Context::encrypt`], the circuit on the engine, [`Context::decrypt`].

@@ -1,9 +1,9 @@
-//! Errors of the front door.
+//! Errors of the library.
 
 /// The result of an operation of a [`crate::Context`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong: the errors of the crates behind the front door.
+/// What can go wrong: the errors of the crates that it puts together.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,4 @@
-//! The front door: what it computes and what it refuses.
+//! `Context`: what it computes and what it refuses.
 #![allow(clippy::unwrap_used)]
 
 use hetal::{BitSizes, Complex64, Context, Engine, Error, KeyRequirements, Params};
