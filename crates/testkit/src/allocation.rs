@@ -3,7 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, counted: `#[global_allocator] static ALLOCATOR: CountingAllocator = CountingAllocator;`
+/// The system's allocator, counted:
+/// `#[global_allocator] static ALLOCATOR: CountingAllocator = CountingAllocator;`
 pub struct CountingAllocator;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
