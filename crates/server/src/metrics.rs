@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const WRITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the disk may take for a health check or for metrics. A request to the HTTP port may
 /// take longer.
-const DISK_PATIENCE: Duration = Duration::from_secs(4);
+const DISK_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long what drivers tell of GPUs, and what tenants use, stands for later requests.
 const STATE_LIFETIME: Duration = Duration::from_secs(2);
@@ -137,8 +137,8 @@ impl HealthSource {
 
     /// A source of these parts, without certificates.
     pub fn new(metrics: Arc<Metrics>, state: Arc<dyn State>, folder: PathBuf) -> Self {
-        let written = Probe::new(WRITE_CHECK_INTERVAL, DISK_PATIENCE);
-        let stored = Probe::new(Duration::ZERO, DISK_PATIENCE);
+        let written = Probe::new(WRITE_CHECK_INTERVAL, DISK_TIMEOUT);
+        let stored = Probe::new(Duration::ZERO, DISK_TIMEOUT);
         Self {
             metrics,
             state,
@@ -148,9 +148,9 @@ impl HealthSource {
             written,
             stored,
             devices: Devices::default(),
-            cards: Probe::new(STATE_LIFETIME, DISK_PATIENCE),
+            cards: Probe::new(STATE_LIFETIME, DISK_TIMEOUT),
             tenants: Arc::new(|| (Vec::new(), Quota::default())),
-            used: Probe::new(STATE_LIFETIME, DISK_PATIENCE),
+            used: Probe::new(STATE_LIFETIME, DISK_TIMEOUT),
         }
     }
 
@@ -286,7 +286,7 @@ impl HealthSource {
             Some(true) => None,
             Some(false) => Some("the state database cannot be written\n".to_owned()),
             None => {
-                let seconds = DISK_PATIENCE.as_secs();
+                let seconds = DISK_TIMEOUT.as_secs();
                 Some(format!("a write to the state database has taken longer than {seconds} seconds\n"))
             }
         }
