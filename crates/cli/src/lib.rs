@@ -1,9 +1,4 @@
-//! The commands of the `hetal` program as a library.
-//!
-//! - `commands`: one module for each command
-//! - `args`: arguments that several commands share
-//! - `ui`: progress, formats, output
-//! - `watch`: the server of `hetal ui`
+#![doc = include_str!("../README.md")]
 
 pub mod args;
 pub mod commands;

@@ -1,9 +1,4 @@
-//! A server in the process of the data owner, to try hetal on one machine, and what the machine has
-//! for it: memory and disk.
-//!
-//! The server has its own certificate and one tenant with a random token. It listens on the
-//! loopback interface only. Its folder keeps jobs and checkpoints: a server that is started there
-//! again continues them.
+#![doc = include_str!("../README.md")]
 
 pub mod machine;
 mod resources;

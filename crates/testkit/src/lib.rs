@@ -1,6 +1,4 @@
-//! For tests only: an owner with fixed seeds (secret key, encryption, decryption) and
-//! generators of test values.
-
+#![doc = include_str!("../README.md")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 pub mod allocation;
