@@ -8,7 +8,7 @@ use crate::net::certificates::ServerCertificates;
 use crate::probe::Probe;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::state::{JobState, Quota, State};
-use crate::usage::{TenantSource, TenantsUse, usage};
+use crate::usage::{LargestTenants, TenantSource, usage};
 use crate::{Error, Result};
 use hetal_cuda::{CardState, card_state};
 use hetal_report::DeviceState;
@@ -80,7 +80,7 @@ pub struct HealthSource {
     /// What drivers tell. A driver may hang.
     cards: Arc<Probe<Vec<(usize, CardState)>>>,
     tenants: TenantSource,
-    used: Arc<Probe<TenantsUse>>,
+    used: Arc<Probe<LargestTenants>>,
 }
 
 /// What metrics read from the disk.
@@ -228,7 +228,7 @@ impl HealthSource {
         })
     }
 
-    fn used(&self) -> Option<TenantsUse> {
+    fn used(&self) -> Option<LargestTenants> {
         let (state, tenants) = (Arc::clone(&self.state), Arc::clone(&self.tenants));
         self.used.result(move || usage(&*state, &tenants))
     }
