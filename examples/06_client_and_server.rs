@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = TrainingData::new(&rows()?, None, &Preparation::default())?;
     println!("owner: {} rows to train on, {} to validate", data.training.rows(), data.validation.rows());
 
-    // Keys are made, rows are encrypted and sent, epochs are judged, the model is decrypted.
+    // Keys are made, rows are encrypted and sent, checks are judged, the model is decrypted.
     let mut options = TrainingOptions::new("example");
     options.verdict_delay = Duration::ZERO;
     options.verify = true;
