@@ -50,7 +50,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The name of a job is invalid.
-    #[error("invalid job {name:?}: `hetal jobs` lists your jobs")]
+    #[error("{name:?} is not the id of one of your jobs, nor how a single id begins: `hetal jobs` lists your jobs")]
     JobName {
         /// The name that was given.
         name: String,

@@ -118,7 +118,7 @@ fn a_model_finds_its_columns_by_name() {
     let remote: Value = serde_json::from_slice(&remote.stdout).unwrap();
     assert_eq!(classes(&remote), classes(&run(&far, &[])));
     let all = write(folder.path(), "all.npy", npy::write_doubles(&[2, 4], &[900.0; 8]));
-    assert!(refused(&all, &["--remote"]).contains("rows 1, 2: beyond 2 times the longest"));
+    assert!(refused(&all, &["--remote"]).contains("rows 1, 2: more than 2 times as long as the longest"));
 
     names_and_probabilities(folder.path(), dir);
     lost_keys_are_sent_again(folder.path(), dir, features);

@@ -171,7 +171,7 @@ pub enum Error {
     },
     /// Rows are too long for a query.
     #[error(
-        "{}: beyond {guard} times the longest training row, which the encrypted circuit does not cover: \
+        "{}: more than {guard} times as long as the longest training row, too long for the encrypted circuit: \
          leave them out, or predict without --remote",
         outlier_rows(.rows, *.count)
     )]
@@ -184,7 +184,9 @@ pub enum Error {
         guard: f64,
     },
     /// A feature is infinite or not a number.
-    #[error("row {row}, column {column} of the features: {value} is not a finite number")]
+    #[error(
+        "row {row}, column {column} of the features: {value} is not a finite number: correct it, or remove the row"
+    )]
     NotFinite {
         /// The row, counted from 1.
         row: usize,

@@ -1,7 +1,7 @@
 //! The forms in which an owner encrypts rows.
 //!
 //! In slot form a ciphertext has the level at which it is used. In coefficient form it has one
-//! prime and rounded coefficients, a fifteenth of the bytes, and the server lifts it before its
+//! prime and rounded coefficients, a fourteenth of the bytes, and the server lifts it before its
 //! first use. After the lift both forms are alike.
 
 use crate::normalisation::GUARD;

@@ -45,7 +45,10 @@ pub enum FileProblem {
         reason: String,
     },
     /// An array has the wrong number of dimensions.
-    #[error("{} has {found} dimensions, and must have {must}", shown(.array))]
+    #[error(
+        "{} has {found} dimension{}, and must have {must}: reshape it (numpy.reshape)",
+        shown(.array), if *found == 1 { "" } else { "s" }
+    )]
     Dimensions {
         /// The array.
         array: String,
@@ -381,7 +384,7 @@ pub enum FileProblem {
         bytes: usize,
     },
     /// The file has no rows.
-    #[error("the file has no rows")]
+    #[error("the file has no rows: check that it is the right one and complete")]
     Empty,
 }
 

@@ -220,8 +220,13 @@ fn quotes() -> Vec<Case> {
             Plainly("2 classes: x (1), y (1)"),
         ),
         case("empty lines", "a,kind\n\n1,x\n\n2,y\n\n", label("kind"), Plainly("2 rows, 1 columns: a")),
-        case("no bytes", "", plain(), Refused("the file has no rows")),
-        case("a heading only", "a,b,kind\n", label("kind"), Refused("the file has no rows")),
+        case("no bytes", "", plain(), Refused("the file has no rows: check that it is the right one")),
+        case(
+            "a heading only",
+            "a,b,kind\n",
+            label("kind"),
+            Refused("the file has no rows: check that it is the right one"),
+        ),
     ]
 }
 
@@ -615,7 +620,7 @@ fn lines_and_arrays() -> Vec<Case> {
             "one dimension",
             array(&[3], &[1.0, 2.0, 3.0]),
             plain(),
-            Refused("the array has 1 dimensions, and must have 2 (rows and features)"),
+            Refused("the array has 1 dimension, and must have 2 (rows and features): reshape it"),
         ),
         of(Npy, "truth values in an array", truth, plain(), Plainly("True and False are read as 1 and 0: 1")),
         of(

@@ -10,7 +10,7 @@ pub enum RowFormChoice {
     Auto,
     /// In slots, as the circuit uses them.
     Slots,
-    /// In coefficients: a fifteenth of the bytes, which the server first lifts.
+    /// In coefficients: a fourteenth of the bytes, which the server first lifts.
     Coefficients,
 }
 

@@ -32,7 +32,8 @@ const GPU_LIFT_SECONDS: f64 = 0.0125;
 /// Arguments of `hetal plan`: files as for `hetal train`, or numbers of rows.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv or .jsonl.
+    /// Features of the training rows: .npy, .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or
+    /// .arrow.
     #[arg(long, value_name = "FILE", help_heading = "Rows")]
     pub features: Option<PathBuf>,
     /// Labels of the training rows in a file of their own (FILE#NAME selects an array or column).

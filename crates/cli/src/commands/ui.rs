@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Of 128 random bits.
     let token = training::random_label()? + &training::random_label()?;
     let place = || format!("127.0.0.1:{}", arguments.port);
-    let failed = |e: std::io::Error| Error::File { path: place(), reason: e.to_string() };
+    let failed = |e: std::io::Error| Error::File { path: place(), reason: format!("{e}: choose another --port") };
     let watch = PageServer::new(arguments.port, token, pages).map_err(failed)?;
     explain_interrupt("hetal ui has ended; trainings go on");
     let text = format!(
