@@ -4,8 +4,8 @@ use crate::{Error, Params, Result};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 /// The purpose of a switching key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,6 +107,14 @@ pub struct EvaluationKeys<P> {
     version: u64,
 }
 
+/// Most keys that are loaded at a time: each takes memory for a digit of it.
+const MAX_LOADERS: usize = 8;
+
+/// The keys that are loaded at a time. Loading one takes two threads.
+fn loaders() -> usize {
+    rayon::current_num_threads().div_ceil(2).min(MAX_LOADERS)
+}
+
 /// A number that no other collection of keys has.
 fn new_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -173,14 +181,43 @@ impl<P> EvaluationKeys<P> {
         Ok(entry.key.get_or_init(|| Arc::new(key)))
     }
 
-    /// Loads all keys that are not in memory yet.
-    pub fn load_all(&self) -> Result<()> {
-        for (&id, sizes) in &self.entries {
-            for entry in sizes {
-                self.load(id, entry)?;
+    /// Loads all keys that are not in memory yet, several at a time. `progress` learns after each
+    /// key how many are loaded, of how many, and may end the loading with an error.
+    pub fn load_all<E: From<Error>>(
+        &self,
+        mut progress: impl FnMut(usize, usize) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E>
+    where
+        P: Send + Sync,
+    {
+        let mut missing: Vec<(KeyId, &KeyEntry<P>)> =
+            self.entries.iter().flat_map(|(&id, sizes)| sizes.iter().map(move |entry| (id, entry))).collect();
+        missing.retain(|(_, entry)| entry.key.get().is_none());
+        // The largest first, so that no loader is left alone with a large one at the end.
+        missing.sort_by_key(|(id, entry)| (std::cmp::Reverse(entry.basis.limbs()), *id));
+        let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (sender, results) = mpsc::channel();
+        let load_next = |sender: &mpsc::Sender<Result<()>>| {
+            while !stopped.load(Ordering::Relaxed) {
+                let Some(&(id, entry)) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                if sender.send(self.load(id, entry).map(drop)).is_err() {
+                    return;
+                }
             }
-        }
-        Ok(())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..loaders().min(missing.len()) {
+                let sender = sender.clone();
+                scope.spawn(move || load_next(&sender));
+            }
+            drop(sender);
+            let ended = results.iter().zip(1..).try_for_each(|(loaded, done)| {
+                loaded?;
+                progress(done, missing.len())
+            });
+            stopped.store(true, Ordering::Relaxed);
+            ended
+        })
     }
 
     /// All keys, in memory or not: purpose and primes.

@@ -73,8 +73,49 @@ fn each_key_is_loaded_once_and_only_when_needed() {
     assert_eq!(lazy.iter().count(), 1);
     let missing = lazy.find(KeyId::Galois(99), client.params.key_basis(1)).err().unwrap();
     assert_eq!(missing, Error::MissingKey { key: KeyId::Galois(99), limbs: 1 });
-    lazy.load_all().unwrap();
+    lazy.load_all(|_, _| Ok::<_, Error>(())).unwrap();
     assert_eq!(lazy.iter().count(), keys.iter().count());
+}
+
+/// Several loaders load each key once and report after each. What `progress` or the source refuses
+/// ends the loading.
+#[test]
+fn several_keys_are_loaded_at_a_time() {
+    let (client, keys) = client_and_keys();
+    let dir = TempDir::new();
+    let path = dir.path().join("keys");
+    let codec = client.codec();
+    let mut whole = Vec::new();
+    bytes::write_key_set(&codec, &keys, &mut whole).unwrap();
+    std::fs::write(&path, &whole).unwrap();
+    let all = keys.iter().count();
+    for threads in [1, 2, 5, 100] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let loads = Arc::new(AtomicUsize::new(0));
+        let source = Counting { inner: KeySetFile::open(&codec, &path).unwrap(), loads: Arc::clone(&loads) };
+        let lazy = EvaluationKeys::with_source(Box::new(source));
+        lazy.find(KeyId::Relinearisation, client.params.key_basis(2)).unwrap();
+        let mut reported = Vec::new();
+        let report = |done, of| {
+            reported.push((done, of));
+            Ok::<_, Error>(())
+        };
+        pool.install(|| lazy.load_all(report)).unwrap();
+        assert_eq!(reported, (1..all).map(|done| (done, all - 1)).collect::<Vec<_>>());
+        assert_eq!((lazy.iter().count(), loads.load(Ordering::SeqCst)), (all, all));
+        for key in keys.iter() {
+            let loaded = lazy.find(key.id, key.basis).unwrap();
+            assert!(codec.encode(&**loaded).unwrap() == codec.encode(&**key).unwrap());
+        }
+    }
+    let refuse = || EvaluationKeys::with_source(Box::new(KeySetFile::open(&codec, &path).unwrap()));
+    let stop = Error::MissingKey { key: KeyId::ToSparse, limbs: 7 };
+    assert_eq!(refuse().load_all(|_, _| Err(stop.clone())), Err(stop));
+    let at = whole.len() - 100;
+    whole[at] ^= 1;
+    std::fs::write(&path, &whole).unwrap();
+    let damaged = refuse().load_all(|_, _| Ok::<_, Error>(()));
+    assert!(matches!(damaged, Err(Error::Format(FormatError::Checksum { .. }))), "{damaged:?}");
 }
 
 #[test]
@@ -151,7 +192,7 @@ fn a_key_that_was_loaded_stays_where_it_is() {
     let version = lazy.version();
     let find = || keys.iter().map(|key| Arc::clone(lazy.find(key.id, key.basis).unwrap())).collect::<Vec<_>>();
     let found = find();
-    lazy.load_all().unwrap();
+    lazy.load_all(|_, _| Ok::<_, Error>(())).unwrap();
     assert!(found.iter().zip(&find()).all(|(first, again)| Arc::ptr_eq(first, again)));
     assert_eq!(lazy.version(), version);
 }

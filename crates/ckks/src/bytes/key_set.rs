@@ -13,8 +13,8 @@ use hetal_ring::Basis;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// Most keys of a set: 64 rotations at each of 64 sizes.
 pub const MAX_KEYS: usize = 4096;
@@ -187,7 +187,7 @@ pub fn read_key_set<B: Backend>(codec: &Codec<B>, input: &mut impl Read) -> Resu
 /// `EvaluationKeys::with_source(Box::new(KeySetFile::open(codec, path)?))`.
 pub struct KeySetFile<B> {
     codec: Codec<B>,
-    file: Mutex<File>,
+    file: File,
     offsets: HashMap<KeyName, u64>,
 }
 
@@ -218,7 +218,21 @@ impl<B: Backend> KeySetFile<B> {
         }
         source.close()?;
         drop(buffered);
-        Ok(Self { codec: codec.clone(), file: Mutex::new(file), offsets })
+        Ok(Self { codec: codec.clone(), file, offsets })
+    }
+}
+
+/// A file from an offset on. Several can read one file at the same time.
+struct FileFrom<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for FileFrom<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
     }
 }
 
@@ -231,9 +245,7 @@ impl<B: Backend> KeySource<B::Packed> for KeySetFile<B> {
     fn load(&self, id: KeyId, basis: Basis) -> crate::Result<Option<SwitchingKey<B::Packed>>> {
         let name = KeyName { id, limbs: basis.q };
         let Some(&offset) = self.offsets.get(&name) else { return Ok(None) };
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(offset)).map_err(FormatError::from)?;
-        let key = self.codec.read(&mut *file)?;
+        let key = self.codec.read(&mut FileFrom { file: &self.file, offset })?;
         require_name(&key, name)?;
         Ok(Some(key))
     }
