@@ -23,6 +23,7 @@ use hetal_wire::BlobName;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The engine on a device.
 pub type EngineOf<B> = Encrypted<B>;
@@ -49,6 +50,33 @@ pub struct DevicePlan<B> {
     pub lifted_bytes: u64,
 }
 
+/// Loads all keys.
+fn load_keys<B: Backend>(
+    keys: &EvaluationKeys<B::Packed>,
+    device: &B,
+    progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+) -> std::result::Result<(), KeyLoading> {
+    keys.load_all(|done, all| {
+        // A failed device makes loading the remaining keys pointless.
+        device.health().map_err(|e| KeyLoading::Stopped(Error::failed(e)))?;
+        progress(done, all).map_err(KeyLoading::Stopped)
+    })
+}
+
+/// Why keys were not loaded.
+enum KeyLoading {
+    /// A key of the upload cannot be loaded.
+    Bad(hetal_ckks::Error),
+    /// The attempt ends, or the device failed.
+    Stopped(Error),
+}
+
+impl From<hetal_ckks::Error> for KeyLoading {
+    fn from(error: hetal_ckks::Error) -> Self {
+        Self::Bad(error)
+    }
+}
+
 /// Executes one job with CKKS on one device.
 pub struct CkksExecutor<'a, B: Backend> {
     blobs: &'a dyn Blobs,
@@ -69,7 +97,7 @@ pub struct CkksExecutor<'a, B: Backend> {
 impl<'a, B: Backend> CkksExecutor<'a, B> {
     /// Opens the key file and encodes the bootstrap matrices.
     ///
-    /// A training loads all keys now and reports to `progress` how many are loaded. A
+    /// A training loads all keys meanwhile and reports to `progress` how many are loaded. A
     /// classification needs few keys and loads each on first use.
     pub fn new(
         input: JobInput<'a>,
@@ -90,18 +118,21 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         };
         let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
         let keys = EvaluationKeys::with_source(Box::new(file));
-        if let JobSpec::Training(_) = job.spec {
-            let all: Vec<_> = keys.available().collect();
-            for (done, &(id, basis)) in all.iter().enumerate() {
-                progress(done, all.len())?;
-                keys.find(id, basis).map_err(|e| bad(&e))?;
-                // A failed device makes loading the remaining keys pointless.
-                device.health().map_err(Error::failed)?;
-            }
-        }
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
         let needs = required_keys.find(&params, &job.tenant, training, &circuit)?;
-        let bootstrapper = Bootstrapper::new(&evaluator, &needs.bounds).map_err(Error::failed)?;
+        let since = Instant::now();
+        let bootstrapper = std::thread::scope(|scope| {
+            let matrices = scope.spawn(|| Bootstrapper::new(&evaluator, &needs.bounds));
+            if let JobSpec::Training(_) = job.spec {
+                load_keys(&keys, &*device, progress).map_err(|failure| match failure {
+                    KeyLoading::Bad(e) => bad(&e),
+                    KeyLoading::Stopped(e) => e,
+                })?;
+                tracing::info!(job = %job.id, seconds = since.elapsed().as_secs_f64(), "loaded the keys");
+            }
+            matrices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(Error::failed)
+        })?;
+        tracing::info!(job = %job.id, seconds = since.elapsed().as_secs_f64(), "encoded the bootstrap's matrices");
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         let lifted = LiftedRows::new(lifted_bytes);
         Ok(Self { blobs, job, device, params, codec, resident_batches, lifted, circuit, engine })

@@ -3,7 +3,7 @@
 use crate::compute::memory_estimate::{DryRun, MemoryEstimate};
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::{Config, EngineChoice};
-use crate::jobs::required_keys::RequiredKeysCache;
+use crate::jobs::required_keys::{EstimateOf, RequiredKeysCache};
 use crate::jobs::spec::{JobSpec, TrainingSpec};
 use crate::store::state::Job;
 use crate::tenants::Tenant;
@@ -254,7 +254,8 @@ fn plan(
         let decays = training.agreement.alpha != 0.0;
         let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces, decays };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
-        let estimate = MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed)?.from_disk();
+        let dry_run = || MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed);
+        let estimate = required.estimate(EstimateOf { graphs, pieces }, dry_run)?.from_disk();
         if let Some(kept) = estimate.resident(batches, free) {
             return Ok(MemoryPlan { kept, graphs });
         }

@@ -1,6 +1,7 @@
 //! The keys that circuits need, and errors of key sets that do not have them.
 
 use super::spec::TrainingSpec;
+use crate::compute::memory_estimate::MemoryEstimate;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::bootstrap::BootstrapBounds;
@@ -33,6 +34,37 @@ pub struct RequiredKeys {
     pub keys: Vec<(KeyId, usize)>,
     /// Bounds of the bootstrapped values.
     pub bounds: BootstrapBounds,
+    /// The GPU memory that trainings with these keys need. A dry run finds it and takes seconds.
+    estimates: Mutex<Vec<(EstimateOf, MemoryEstimate)>>,
+}
+
+/// What an estimate of GPU memory depends on, besides the shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct EstimateOf {
+    /// Whether bootstraps are recorded as CUDA graphs.
+    pub graphs: bool,
+    /// Pieces of a batch.
+    pub pieces: usize,
+}
+
+impl RequiredKeys {
+    /// The estimate, which `dry_run` makes the first time.
+    pub fn estimate(&self, of: EstimateOf, dry_run: impl FnOnce() -> Result<MemoryEstimate>) -> Result<MemoryEstimate> {
+        let known = self.estimates.lock().unwrap_or_else(PoisonError::into_inner).iter().find(|e| e.0 == of).copied();
+        if let Some((_, estimate)) = known {
+            return Ok(estimate);
+        }
+        let estimate = dry_run()?;
+        let mut estimates = self.estimates.lock().unwrap_or_else(PoisonError::into_inner);
+        if estimates.len() == Self::KEPT {
+            estimates.remove(0);
+        }
+        estimates.push((of, estimate));
+        Ok(estimate)
+    }
+
+    /// Estimates that are kept.
+    const KEPT: usize = 8;
 }
 
 /// Caches the key requirements of circuits, because computing them takes a while.
@@ -84,7 +116,8 @@ impl RequiredKeysCache {
         }
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
         let bounds = Circuit::bounds(&keys, training.agreement.alpha);
-        let needs = Arc::new(RequiredKeys { keys: encrypted::keys(params, &keys), bounds });
+        let keys = encrypted::keys(params, &keys);
+        let needs = Arc::new(RequiredKeys { keys, bounds, estimates: Mutex::default() });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {
             return Ok(needs);
@@ -101,6 +134,21 @@ impl RequiredKeysCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn estimates_are_made_once() {
+        let needs = RequiredKeys { keys: Vec::new(), bounds: BootstrapBounds::default(), estimates: Mutex::default() };
+        let estimate = |graphs, pieces, fixed| {
+            let made = MemoryEstimate { fixed, upload: 1, versions: 2 };
+            needs.estimate(EstimateOf { graphs, pieces }, || Ok(made)).unwrap().fixed
+        };
+        assert_eq!([estimate(true, 1, 10), estimate(true, 1, 11), estimate(false, 1, 12)], [10, 10, 12]);
+        assert!(needs.estimate(EstimateOf { graphs: true, pieces: 2 }, || Err(Error::failed("no circuit"))).is_err());
+        assert_eq!([estimate(true, 2, 13), estimate(true, 2, 14)], [13, 13]);
+        // The oldest make room.
+        (3..10).for_each(|pieces| assert_eq!(estimate(true, pieces, pieces), pieces));
+        assert_eq!([estimate(true, 1, 15), estimate(true, 9, 16)], [15, 9]);
+    }
 
     #[test]
     fn new_keys_are_asked_for_where_they_help() {
