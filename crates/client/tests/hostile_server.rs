@@ -51,6 +51,7 @@ struct Stage {
     liar: Liar,
     /// Locks the decrypted values of the project.
     passphrase: Option<Passphrase>,
+    retry_timeout: Duration,
 }
 
 impl Stage {
@@ -66,7 +67,13 @@ impl Stage {
         keys::ensure_set(&mut project, &owner, &layout, &mut |_| ()).unwrap();
         let stolen = Owner::load(keys::params(&project).unwrap(), &project.secret(), None).unwrap();
         let liar = Liar::start(stolen, layout, task.clone());
-        Self { folder, task, liar, passphrase: None }
+        Self { folder, task, liar, passphrase: None, retry_timeout: RETRY_TIMEOUT }
+    }
+
+    /// With a retry timeout that no silence of this server reaches. A shorter one asks for the state
+    /// of the job when it passes, which would depend on the speed of the machine.
+    fn patient() -> Self {
+        Self { retry_timeout: Duration::from_secs(60), ..Self::new() }
     }
 
     fn locked() -> Self {
@@ -81,7 +88,7 @@ impl Stage {
     }
 
     fn remote(&self) -> Remote {
-        Remote::connect(&self.liar.address(RETRY_TIMEOUT)).unwrap()
+        Remote::connect(&self.liar.address(self.retry_timeout)).unwrap()
     }
 
     /// Trains on a server that tells a lie.
@@ -200,7 +207,7 @@ fn weight_downloads(calls: &[String]) -> Vec<&str> {
 /// Whichever check is the best, the client downloads the weights of all of them, in order.
 #[test]
 fn every_returned_epoch_is_downloaded_in_order() {
-    let stage = Stage::new();
+    let stage = Stage::patient();
     let mut wished = options("rising");
     let rising = stage.calls(Lie::None, &wished, &mut |_| ());
     // One ciphertext of logits a round, and then the weights of three epochs.
@@ -218,7 +225,7 @@ fn every_returned_epoch_is_downloaded_in_order() {
 /// end of the connection. The connection ends before the client computes the plaintext reference.
 #[test]
 fn a_server_cannot_tell_why_the_client_stops() {
-    let stage = Stage::new();
+    let stage = Stage::patient();
     let named = |name: &str| {
         let mut options = options(name);
         options.wishes.patience = Some(1);
@@ -284,7 +291,7 @@ fn an_interrupted_client_leaves_like_any_other() {
 /// After a verdict that the server refused, a client that found a fault does what any other does.
 #[test]
 fn a_refused_verdict_tells_nothing() {
-    let stage = Stage::new();
+    let stage = Stage::patient();
     stage.train(Lie::None, "first").unwrap();
     let calls = |lie, name: &str| {
         let mut wished = options(name);
