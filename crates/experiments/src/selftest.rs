@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext, LiftForm};
-use hetal_ckks::{Backend, Evaluator, Params};
+use hetal_ckks::{Backend, Ciphertext, Evaluator, Params};
 use hetal_client::ring_with;
 use hetal_cuda::CudaBackend;
 use hetal_cuda::selftest::{RingPrimes, compare, hashes};
@@ -210,10 +210,14 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         self.owner.encrypt_for(self.engine, &self.encoder, values, level)
     }
 
-    /// Hashes both halves of a ciphertext.
     fn record(&mut self, name: &str, ct: &LeveledCiphertext<B::Poly>) -> Result<()> {
+        self.record_inner(name, ct.inner())
+    }
+
+    /// Hashes both halves of a ciphertext.
+    fn record_inner(&mut self, name: &str, ct: &Ciphertext<B::Poly>) -> Result<()> {
         let backend = self.engine.evaluator().backend();
-        for (half, poly) in [("c0", &ct.inner().c0), ("c1", &ct.inner().c1)] {
+        for (half, poly) in [("c0", &ct.c0), ("c1", &ct.c1)] {
             let limbs = hashes(&**backend, poly).map_err(hetal_ckks::Error::from)?;
             self.results.push(HashedResult { name: format!("{name}, {half}"), limbs });
         }
@@ -265,10 +269,14 @@ impl<B: DeviceBackend> CircuitRun<'_, B> {
         let second = trainer.step(engine, &first, &batch, StepSize::of(1.0))?;
         self.record_all("weights after the second iteration", &second.weights)?;
         let third = trainer.step(engine, &second, &batch, StepSize::of(1.0))?;
-        let refreshed = trainer.refresh(engine, &third)?;
         self.record_all("weights after the third iteration", &third.weights)?;
         self.record_all("momentum after the third iteration", third.momentum.as_deref().unwrap_or_default())?;
-        self.record_all("momentum refreshed", refreshed.momentum.as_deref().unwrap_or_default())
+        let refreshed = trainer.refresh(engine, &third)?;
+        self.record_all("momentum refreshed", refreshed.momentum.as_deref().unwrap_or_default())?;
+        let logits = trainer.logits(engine, &batch.versions, &third.weights)?;
+        self.record("logits", &logits)?;
+        let returned = engine.evaluator().truncated(logits.inner(), 1)?;
+        self.record_inner("logits with one prime", &returned)
     }
 
     fn batch(&self, trainer: &Trainer<Encrypted<B>>) -> Result<Batch<LeveledCiphertext<B::Poly>>> {
