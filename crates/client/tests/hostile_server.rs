@@ -70,8 +70,8 @@ impl Stage {
         Self { folder, task, liar, passphrase: None, retry_timeout: RETRY_TIMEOUT }
     }
 
-    /// With a retry timeout that no silence of this server reaches. A shorter one asks for the state
-    /// of the job when it passes, which would depend on the speed of the machine.
+    /// With a retry timeout that no silence of this server reaches. A shorter one asks for the
+    /// state of the job when it passes, which would depend on the speed of the machine.
     fn patient() -> Self {
         Self { retry_timeout: Duration::from_secs(60), ..Self::new() }
     }
