@@ -92,10 +92,7 @@ fn a_checkpoint_stores_what_changed() {
         let most: usize = machine
             .clients
             .iter()
-            .map(|client| {
-                let kept = (client.borrow().training.agreement.patience + 1) * toy_executor::PARTS;
-                kept
-            })
+            .map(|client| (client.borrow().training.agreement.patience + 1) * toy_executor::PARTS)
             .sum();
         let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
         assert!(checkpoints >= machine.clients.iter().map(rounds).sum(), "seed {seed}");
