@@ -206,7 +206,7 @@ fn weight_downloads(calls: &[String]) -> Vec<&str> {
 
 /// Whichever check is the best, the client downloads the weights of all of them, in order.
 #[test]
-fn every_returned_epoch_is_downloaded_in_order() {
+fn every_returned_check_is_downloaded_in_order() {
     let stage = Stage::patient();
     let mut wished = options("rising");
     let rising = stage.calls(Lie::None, &wished, &mut |_| ());
@@ -532,7 +532,7 @@ fn message(result: Result<Trained>) -> String {
 
 /// The client sends two bits per check, and nothing of the rows or the key.
 #[test]
-fn an_honest_training_tells_two_bits_an_epoch_and_nothing_of_the_rows() {
+fn an_honest_training_tells_two_bits_a_check_and_nothing_of_the_rows() {
     let stage = Stage::new();
     let trained = stage.train(Lie::None, "honest").unwrap();
     let (difference, shown) = (trained.difference.unwrap(), trained.difference_bound().unwrap());
