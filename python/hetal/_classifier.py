@@ -51,7 +51,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     ``fit`` encrypts the rows on this machine, uploads them, lets the server train on the
     ciphertexts, and decrypts the result. The server never sees a feature, a label, a weight or an
     accuracy. If no server is named, one is started on this machine, to try it out: at the default
-    parameter set it needs about 12 GiB of memory.
+    parameter set it needs about 13 GiB of memory.
 
     Everything is kept in a project folder, which the program ``hetal`` uses as well. If ``fit`` is
     interrupted (Ctrl-C, a crash, a lost connection), the same ``fit`` with the same rows goes on
@@ -78,7 +78,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
     learning_rate, batch_size, max_epochs, patience, check_every : optional
         Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
         ``check_every`` is the number of iterations between two checks of the validation rows, 4 by
-        default; a training takes at most 200 checks, each of which tells the server two bits.
+        default; a training takes at most 192 checks, and each verdict tells the server two bits.
         ``patience`` is the number of checks without improvement before training stops.
     alpha : float, optional
         The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.

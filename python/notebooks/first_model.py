@@ -14,7 +14,7 @@
 #
 # A server trains a classifier on rows that it cannot read. Here the server runs on this machine, and
 # the parameter set is `insecure-toy11`: fast, and without any security. Leave out `param_set` for
-# 132 bits of security, which needs 12 GiB of memory on one machine.
+# 132 bits of security, which needs 13 GiB of memory on one machine.
 
 # %%
 from sklearn.datasets import load_iris
