@@ -122,7 +122,7 @@ impl std::str::FromStr for EngineChoice {
 pub struct Bounds {
     /// Bytes of one upload.
     pub blob_bytes: u64,
-    /// Bytes of all uploads of a tenant.
+    /// Bytes of a tenant: uploads, results, and checkpoints of unfinished jobs.
     pub tenant_bytes: u64,
     /// Uploads of a tenant.
     pub uploads: u64,
