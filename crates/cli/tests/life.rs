@@ -382,6 +382,23 @@ fn hidden_rates_leave_no_reference_and_no_export() {
     assert!(refused.contains("hides its learning rate"), "{refused}");
 }
 
+/// A server may choose every rate. It then tells no limits, and clients ask for none.
+#[test]
+fn a_server_that_chooses_the_rate_trains() {
+    let folder = TempDir::new();
+    let server = Server::start_with(folder.path(), |config| config.hyperparameters.hide_rate = true);
+    let (dir, features) = (folder.path().join("p"), folder.path().join("rows.csv"));
+    std::fs::write(&features, table(150)).unwrap();
+    let (other, to_server) = (folder.path().join("q"), server.arguments());
+    let refused = error(&train_arguments(text(&other), text(&features), &to_server));
+    assert!(refused.contains("the server chooses the learning rate: ask for none"), "{refused}");
+    let mut arguments = train_arguments(text(&dir), text(&features), &to_server);
+    let rate = arguments.iter().position(|argument| *argument == "--rate").unwrap();
+    arguments.drain(rate..rate + 2);
+    let trained = json(&arguments);
+    assert!(trained["reference_difference_bound"].as_f64().unwrap() < 1e-3, "{trained}");
+}
+
 /// Trains a classifier of two ciphertexts on batches of two pieces and classifies with it remotely.
 #[test]
 fn wide_rows_and_large_batches_take_several_ciphertexts() {

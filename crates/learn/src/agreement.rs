@@ -183,7 +183,7 @@ pub struct AgreementLimits {
     pub patience: usize,
     /// The most epochs.
     pub max_epochs: usize,
-    /// Whether clients may neither ask for a rate nor see it.
+    /// Whether clients may not ask for a rate. They are not told its limits either.
     #[serde(default)]
     pub hide_rate: bool,
 }

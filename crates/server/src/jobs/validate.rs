@@ -146,6 +146,7 @@ impl RequestValidator<'_> {
             hetal_learn::Error::NotAllowed { what: "an alpha" | DECAY, .. } if self.hide => {
                 Error::invalid("this alpha is not allowed by this server with its learning rate: ask for a smaller one")
             }
+            hetal_learn::Error::RateHidden => Error::invalid("the server chooses the learning rate: ask for none"),
             error => Error::invalid(error),
         })
     }

@@ -11,6 +11,8 @@ impl Service {
     pub(super) fn offer(&self) -> v1::Offer {
         let (limits, bounds) = (&self.core.config.hyperparameters, &self.core.config.bounds);
         let shown = |value: f64| (!self.core.config.hide_hyperparameters).then_some(value);
+        // A client that is told the limits asks for a rate within them.
+        let shown_rate = |rate: f64| shown(rate).filter(|_| !limits.hide_rate);
         let set = |p: &Arc<Params>| v1::ParameterSet { id: p.id().to_vec().into(), name: p.name().to_owned() };
         v1::Offer {
             version: hetal_wire::VERSION,
@@ -26,8 +28,8 @@ impl Service {
                 tenant_bytes_most: bounds.tenant_bytes,
                 part_bytes_most: PART_BYTES as u32,
                 batches_most: bounds.batches as u32,
-                rate_least: shown(limits.rate.0),
-                rate_most: shown(limits.rate.1),
+                rate_least: shown_rate(limits.rate.0),
+                rate_most: shown_rate(limits.rate.1),
                 alpha_least: shown(limits.alpha.0),
                 alpha_most: shown(limits.alpha.1),
             }),
