@@ -370,3 +370,27 @@ fn plans_report_on_tables() {
     let numbers = json(&["plan", "--json", "--set", SET, "--rows", "80", "--columns", "4", "--classes", "2"]);
     assert_eq!(numbers["features"], 4);
 }
+
+/// A plan for a number of rows is that for a file of as many, as far as the number decides.
+#[test]
+fn a_plan_without_a_file_is_that_of_its_training() {
+    let folder = TempDir::new();
+    let file = write(folder.path(), "rows.csv", csv(&named(), 1100));
+    let same = |more: &[&str]| {
+        let plan = |rows: &[&str]| json(&[&["plan", "--json", "--set", SET], rows, more].concat());
+        let of_file = plan(&["--features", text(&file), "--label-column", "kind"]);
+        let (rows, validation) = (of_file["rows"].to_string(), of_file["validation_rows"].to_string());
+        let numbers = ["--rows", &rows, "--validation-rows", &validation, "--columns", "4", "--classes", "2"];
+        let of_numbers = plan(&numbers);
+        for name in ["batch", "batches", "max_epochs", "check_every", "checks_at_most", "upload_bytes", "key_bytes"] {
+            assert_eq!(of_numbers[name], of_file[name], "{name}");
+        }
+        assert_eq!(of_numbers["download_bytes_at_the_end"], of_file["download_bytes_at_the_end"]);
+        of_numbers
+    };
+    let plan = same(&[]);
+    assert_eq!((&plan["rate"], &plan["alpha"]), (&Value::Null, &Value::Null));
+    assert_eq!((plan["batches"].as_u64(), plan["max_epochs"].as_u64()), (Some(3), Some(43)));
+    same(&["--batch", "100"]);
+    same(&["--epochs", "5", "--check-every", "2"]);
+}

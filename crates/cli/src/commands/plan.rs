@@ -164,7 +164,10 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let spinner = progress::spinner("planning");
     let wishes = arguments.wishes.wishes();
-    let wishes = data.as_ref().map_or(wishes.clone(), |data| data.defaults.fill(&wishes, shape.rows, None));
+    let wishes = match &data {
+        Some(data) => data.defaults.fill(&wishes, shape.rows, None),
+        None => Defaults::of_rows(&wishes, shape.rows, None),
+    };
     let agreement = AgreementLimits::default().agree(&wishes)?;
     let agreement = Agreement { weighted: shape.weighted, ..agreement }.for_classes(shape.classes);
     let batch = agreement.batch.min(shape.rows.max(1));
@@ -180,7 +183,8 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         classes: shape.classes,
         range: agreement.range,
         weighted,
-        alpha: agreement.alpha,
+        // Rows that are not known yet may get L2, which takes more bootstraps.
+        alpha: wishes.alpha.unwrap_or(1.0),
     };
     let plan = Plan::new(&task, params.slots(), params.top_level())?;
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
@@ -211,7 +215,6 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "features": shape.features,
         "classes": shape.classes,
         "weighted": weighted,
-        "alpha": agreement.alpha,
         "batch": batch,
         "batches": batches,
         "pieces": pieces,
@@ -236,8 +239,9 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
         "key_switches_per_iteration": plan.key_switches(),
         "seconds_per_iteration_here": iteration,
         "seconds_per_epoch_here": epoch,
-        "rate": agreement.rate,
-        "alpha": agreement.alpha,
+        // Null if they will follow from the rows.
+        "rate": wishes.rate,
+        "alpha": wishes.alpha,
         "max_epochs": agreement.max_epochs,
         "check_every": check_every,
         "checks_at_most": checks,
@@ -260,6 +264,10 @@ fn text(plan: &Value) -> String {
     let time = |name: &str| match plan[name].as_f64() {
         Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
         None => "not measured for this parameter set".to_owned(),
+    };
+    let chosen = |name: &str| match &plan[name] {
+        Value::Null => "by the rows".to_owned(),
+        value => value.to_string(),
     };
     let batches = if number("batches") == 1 { "batch" } else { "batches" };
     format!(
@@ -307,8 +315,8 @@ fn text(plan: &Value) -> String {
         time("seconds_per_iteration_here"),
         time("seconds_per_epoch_here"),
         number("max_epochs"),
-        plan["rate"],
-        plan["alpha"],
+        chosen("rate"),
+        chosen("alpha"),
         number("check_every"),
         number("checks_at_most"),
         plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),

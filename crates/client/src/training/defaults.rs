@@ -54,8 +54,7 @@ impl Defaults {
     pub fn new(data: &TrainingData) -> Self {
         let rows = data.training.rows();
         let spectrum = Spectrum::new(data.training.features());
-        // Batches of one size, as far as possible.
-        let batch = rows.div_ceil(rows.div_ceil(BATCH).max(1)).max(1);
+        let batch = rows_of_a_batch(rows);
         let rate = power_of_two_below(STEP / spectrum.largest_eigenvalue).clamp(RATES.0, RATES.1);
         let alpha = match needs_l2(&data.preparation) {
             true => nearest_power_of_two(spectrum.mean_square / (LOGIT_VARIANCE * rows.max(1) as f64)),
@@ -73,9 +72,6 @@ impl Defaults {
     /// The wishes, with these hyper-parameters where the owner has none, within a server's bounds.
     pub fn fill(&self, wishes: &Wishes, rows: usize, offer: Option<&Offer>) -> Wishes {
         let bounds = offer.map(|offer| offer.bounds);
-        let within = |value: usize, (least, most): (usize, usize)| value.clamp(least, most.max(least));
-        let batch = wishes.batch.unwrap_or_else(|| bounds.map_or(self.batch, |b| within(self.batch, b.batch)));
-        let (patience, max_epochs) = (patience(wishes.check_every.unwrap_or(CHECK_EVERY)), epochs(rows, batch));
         // What a server hides stays its choice.
         let shown = |value: f64, bounds: Option<Option<(f64, f64)>>| match bounds {
             None => Some(value),
@@ -84,10 +80,19 @@ impl Defaults {
         let rate = wishes.rate.or(shown(self.rate, bounds.map(|b| b.rate)));
         let within_rate = |rate: f64| self.alpha.min(power_of_two_below(MOST_DECAY / rate));
         let alpha = rate.filter(|rate| *rate > 0.0).and_then(|rate| shown(within_rate(rate), bounds.map(|b| b.alpha)));
+        Wishes { rate, alpha: wishes.alpha.or(alpha), ..Self::of_rows(wishes, rows, offer) }
+    }
+
+    /// The wishes, with the hyper-parameters that follow from the number of training rows alone
+    /// (batch, patience and epochs) where the owner has none, within a server's bounds.
+    pub fn of_rows(wishes: &Wishes, rows: usize, offer: Option<&Offer>) -> Wishes {
+        let bounds = offer.map(|offer| offer.bounds);
+        let within = |value: usize, (least, most): (usize, usize)| value.clamp(least, most.max(least));
+        let batch = rows_of_a_batch(rows);
+        let batch = wishes.batch.unwrap_or_else(|| bounds.map_or(batch, |b| within(batch, b.batch)));
+        let (patience, max_epochs) = (patience(wishes.check_every.unwrap_or(CHECK_EVERY)), epochs(rows, batch));
         Wishes {
             batch: Some(batch),
-            rate,
-            alpha: wishes.alpha.or(alpha),
             patience: wishes.patience.or(Some(bounds.map_or(patience, |b| within(patience, (1, b.patience))))),
             max_epochs: wishes.max_epochs.or(Some(bounds.map_or(max_epochs, |b| within(max_epochs, (1, b.epochs))))),
             ..wishes.clone()
@@ -115,6 +120,11 @@ pub fn wishes_text(wishes: &Wishes) -> String {
 /// bootstraps at every check.
 fn needs_l2(rows: &PreparationReport) -> bool {
     rows.scaling == Scaling::Standard || rows.validates_on_training_rows
+}
+
+/// The rows of a batch, if all batches of `rows` rows are about equal.
+fn rows_of_a_batch(rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(BATCH).max(1)).max(1)
 }
 
 /// The batches of `rows` rows.
