@@ -25,17 +25,17 @@ pub fn is_locked(bytes: &[u8]) -> bool {
 
 /// The bytes of a file with this content.
 pub fn lock(content: &[u8], passphrase: &Passphrase) -> Result<Vec<u8>> {
-    FileLock::new(passphrase)?.lock(content)
+    FileSealer::new(passphrase)?.lock(content)
 }
 
 /// Locks any number of files with one key, which is derived once: deriving it takes some tenths of
 /// a second. Every file has a nonce of its own.
-pub struct FileLock {
+pub struct FileSealer {
     seal: Seal,
     key: DerivedKey,
 }
 
-impl FileLock {
+impl FileSealer {
     /// Derives a key from a passphrase, with a fresh salt.
     pub fn new(passphrase: &Passphrase) -> Result<Self> {
         let seal = Seal::fresh(&mut OsSeeds);

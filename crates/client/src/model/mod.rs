@@ -6,7 +6,7 @@ mod history;
 use crate::data::WeightError;
 use crate::{Error, Result, TrainingData, project};
 use hetal_keys::Passphrase;
-use hetal_keys::locked_file::{self, FileLock};
+use hetal_keys::locked_file::{self, FileSealer};
 use hetal_learn::{Matrix, Normalisation, reference, softmax};
 use hetal_tables::LabelType;
 use serde::{Deserialize, Serialize};
@@ -267,7 +267,7 @@ impl Model {
 
     /// Writes the model file, readable for its owner only and locked if there is a passphrase.
     pub fn save(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<()> {
-        let lock = passphrase.map(FileLock::new).transpose()?;
+        let lock = passphrase.map(FileSealer::new).transpose()?;
         project::write_private(path, self, lock.as_ref())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use hetal_durable::{NewFile, UNFINISHED};
-use hetal_keys::locked_file::{self, FileLock};
+use hetal_keys::locked_file::{self, FileSealer};
 use hetal_keys::{Error as KeysError, Passphrase};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -94,7 +94,7 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 }
 
 /// Writes a state file of decrypted values atomically, locked if there is a lock.
-pub(crate) fn write_private<T: Serialize>(path: &Path, value: &T, lock: Option<&FileLock>) -> Result<()> {
+pub(crate) fn write_private<T: Serialize>(path: &Path, value: &T, lock: Option<&FileSealer>) -> Result<()> {
     let json = to_json(path, value)?;
     match lock {
         Some(lock) => write_bytes(path, &lock.lock(&json)?),

@@ -12,7 +12,7 @@ use crate::training::live::{LiveFile, now, tenths};
 use crate::training::{Round, shown_loss};
 use crate::{Error, Layout, Model, Project, Result, TrainingData};
 use hetal_ckks::Params;
-use hetal_keys::locked_file::FileLock;
+use hetal_keys::locked_file::FileSealer;
 use hetal_learn::judge::{NEAR_THE_END, wider};
 use hetal_learn::{Matrix, Verdict};
 use hetal_report as report;
@@ -240,7 +240,7 @@ pub(crate) fn empty() -> Record {
 
 /// Writes the record of a training that has ended, locked if there is a lock, and its page if there
 /// is none. Returns the path of the page.
-pub(crate) fn save(project: &Project, record: &Record, lock: Option<&FileLock>) -> Result<Option<PathBuf>> {
+pub(crate) fn save(project: &Project, record: &Record, lock: Option<&FileSealer>) -> Result<Option<PathBuf>> {
     project::write_private(&project.report(&record.name, "json")?, record, lock)?;
     let place = project.report(&record.name, "html")?;
     if lock.is_some() {

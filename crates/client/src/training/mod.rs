@@ -52,7 +52,7 @@ use crate::model::Prior;
 use crate::project::{self, KeySet, OpenJob};
 use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, report, rpc};
-use hetal_keys::locked_file::FileLock;
+use hetal_keys::locked_file::FileSealer;
 use hetal_keys::secret_file;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestCheck;
@@ -78,7 +78,7 @@ pub struct TrainingRun<'a> {
     record: TrainingRecord,
     best: BestCheck,
     /// Locks the private file, if there is a passphrase. Its key is derived before the first round.
-    lock: Option<FileLock>,
+    lock: Option<FileSealer>,
     began: Instant,
     live: Arc<Mutex<Live>>,
 }
@@ -154,7 +154,7 @@ impl<'a> TrainingRun<'a> {
                 (record, BestCheck::none(data))
             }
         };
-        let lock = project.passphrase().map(FileLock::new).transpose()?;
+        let lock = project.passphrase().map(FileSealer::new).transpose()?;
         let mut training =
             Self { project, remote, data, options, layout, owner, folder, record, best, lock, began, live };
         if training.record.job.as_ref().is_some_and(|job| job.judged > 0) {
