@@ -176,7 +176,7 @@ impl Layout {
     }
 
     /// Bytes of server memory for the shifted versions of one piece.
-    pub fn version_bytes(&self) -> u64 {
+    pub fn shifted_version_bytes(&self) -> u64 {
         let versions = (self.geometry().blocks() * self.geometry().padded_classes()) as u64;
         versions * 2 * self.limbs(self.level_plan().features()) as u64 * self.limb_bytes()
     }

@@ -190,7 +190,7 @@ pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
     let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
     let machine = CpuCostModel::measure(&arguments.set)?;
     spinner.finish_and_clear();
-    let prepared = (pieces + validation) * layout.version_bytes();
+    let prepared = (pieces + validation) * layout.shifted_version_bytes();
     let all = |whole: u64, features: u64| pieces * whole + validation * features;
     let in_form = |form| all(layout.row_bytes(form, true), layout.row_bytes(form, false));
     let (rows, coefficients) = (in_form(RowForm::Slots), in_form(RowForm::Coefficients));
