@@ -3,10 +3,10 @@
 pub mod args;
 pub mod commands;
 pub mod error;
+mod page_server;
 mod program;
-pub mod ui;
-mod watch;
+pub mod terminal;
 
 pub use error::{Error, Result};
 pub use program::main;
-pub use ui::output::write_public;
+pub use terminal::output::write_public;

@@ -353,12 +353,12 @@ fn what_is_no_file_is_written_to() {
         let pipe = pipe.clone();
         move || std::fs::read(pipe).unwrap()
     });
-    hetal_cli::ui::output::write_private(&pipe, b"a,b\n").unwrap();
+    hetal_cli::terminal::output::write_private(&pipe, b"a,b\n").unwrap();
     assert_eq!(reader.join().unwrap(), b"a,b\n");
     assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
     std::fs::write(&target, b"old").unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    hetal_cli::ui::output::write_public(&link, b"new").unwrap();
+    hetal_cli::terminal::output::write_public(&link, b"new").unwrap();
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
 }

@@ -1,8 +1,8 @@
 //! The server and the credentials: arguments, or the values stored in the project.
 
 use crate::Result;
-use crate::ui::output::{warn_if_others_enter, warn_if_others_read};
-use crate::ui::progress;
+use crate::terminal::output::{warn_if_others_enter, warn_if_others_read};
+use crate::terminal::progress;
 use hetal_client::rpc::Remote;
 use hetal_client::{Cancellation, Project, connection};
 use std::path::PathBuf;

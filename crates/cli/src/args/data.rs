@@ -3,7 +3,7 @@
 use super::preparation::PreparationArguments;
 use super::table::TableArguments;
 use super::weights::{ChosenWeights, WeightArguments};
-use crate::ui::progress;
+use crate::terminal::progress;
 use crate::{Error, Result};
 use hetal_client::data::tables::{self, Note, Options, Report};
 use hetal_client::data::{Labels, Preparation, PreparationReport, Table};

@@ -1,6 +1,6 @@
 //! The passphrase of a secret key: from a file, the environment or the terminal.
 
-use crate::ui::output::warn_if_others_read;
+use crate::terminal::output::warn_if_others_read;
 use crate::{Error, Result};
 use hetal_client::{Model, Project, keys};
 use hetal_keys::{Passphrase, secret_file};

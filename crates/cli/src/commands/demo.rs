@@ -2,9 +2,9 @@
 
 use super::train::{command_line, manifest_value, per_iteration};
 use crate::args::data::LabelledTable;
-use crate::ui::format::{bytes, seconds, security};
-use crate::ui::output::print;
-use crate::ui::progress::TrainingProgress;
+use crate::terminal::format::{bytes, seconds, security};
+use crate::terminal::output::print;
+use crate::terminal::progress::TrainingProgress;
 use crate::{Error, Result};
 use clap::ValueEnum;
 use hetal_client::data::tables::{self, FileFormat};

@@ -1,9 +1,9 @@
 //! `hetal doctor`: reports what this machine can do.
 
 use crate::Result;
-use crate::ui::format::{bytes, security};
-use crate::ui::output::print;
-use crate::ui::progress;
+use crate::terminal::format::{bytes, security};
+use crate::terminal::output::print;
+use crate::terminal::progress;
 use hetal_circuits::bootstrap;
 use hetal_ckks::Params;
 use hetal_ckks::params::BUILT_IN;

@@ -1,7 +1,7 @@
 //! `hetal extract`: runs the program `hetal-extract`.
 
 use crate::Result;
-use crate::ui::output::print;
+use crate::terminal::output::print;
 use hetal_extract_api::arguments::{Arguments, Command as Listing};
 use hetal_extract_api::catalogue;
 use hetal_extract_api::extractor::{command, failed, program};

@@ -2,7 +2,7 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::connection::ConnectionArguments;
-use crate::ui::output::print;
+use crate::terminal::output::print;
 use crate::{Error, Result};
 use hetal_client::Project;
 use hetal_client::rpc::{JobId, JobInfo, JobState, Remote};

@@ -3,10 +3,10 @@
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::LockArguments;
-use crate::ui::format::{bytes, seconds, security, warn_if_insecure};
-use crate::ui::output::{print, warn_if_others_enter};
-use crate::ui::progress;
-use crate::ui::progress::{TrainingProgress, stranded};
+use crate::terminal::format::{bytes, seconds, security, warn_if_insecure};
+use crate::terminal::output::{print, warn_if_others_enter};
+use crate::terminal::progress;
+use crate::terminal::progress::{TrainingProgress, stranded};
 use hetal_client::layout::LayoutShape;
 use hetal_client::{Layout, Project, keys, training};
 use hetal_learn::AgreementLimits;

@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::PassphraseSource;
-use crate::ui::output::print;
-use crate::ui::progress::TrainingProgress;
+use crate::terminal::output::print;
+use crate::terminal::progress::TrainingProgress;
 use hetal_client::training::ProgressEvent;
 use hetal_client::{Project, keys};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! `hetal params`: the table of parameter sets.
 
 use crate::Result;
-use crate::ui::output::print;
+use crate::terminal::output::print;
 use hetal_experiments::params;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::PassphraseSource;
-use crate::ui::output::{print, write_private};
+use crate::terminal::output::{print, write_private};
 use crate::{Error, Result};
 use hetal_client::{Model, Project, report};
 

@@ -2,9 +2,9 @@
 
 use crate::args::PROJECT_FOLDER;
 use crate::args::passphrase::PassphraseSource;
-use crate::ui::interrupt::explain_interrupt;
-use crate::ui::output::print;
-use crate::watch::{PageServer, Pages};
+use crate::page_server::{PageServer, Pages};
+use crate::terminal::interrupt::explain_interrupt;
+use crate::terminal::output::print;
 use crate::{Error, Result};
 use hetal_client::{Project, training};
 use serde_json::json;

@@ -2,8 +2,8 @@
 
 use super::jobs::Arguments;
 use crate::Result;
-use crate::ui::format::bytes;
-use crate::ui::output::print;
+use crate::terminal::format::bytes;
+use crate::terminal::output::print;
 use hetal_client::Project;
 use hetal_client::rpc::{BlobKind, Error as RpcError, UploadInfo, UploadList};
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! Progress on standard error: bars on a terminal, lines of text or of JSON elsewhere.
 
-use crate::ui::events::EventLines;
-use crate::ui::format::bytes;
-use crate::ui::live::LiveView;
+use crate::terminal::events::EventLines;
+use crate::terminal::format::bytes;
+use crate::terminal::live::LiveView;
 use hetal_client::rpc::Phase;
 use hetal_client::training::{ProgressEvent, Round, shown_loss};
 pub use hetal_experiments::report::progress::{bar, spinner};

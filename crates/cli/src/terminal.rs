@@ -1,4 +1,4 @@
-//! The user interface: progress, formats, output.
+//! Output to the terminal: progress, formats, messages.
 
 pub mod events;
 pub mod format;
