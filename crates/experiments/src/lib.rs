@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bench;
+pub mod bootstrap_noise;
 pub mod cost_model;
 pub mod error;
 pub mod feature_folder;
-pub mod noise;
 pub mod params;
 pub mod process;
 pub mod report;

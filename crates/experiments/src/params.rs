@@ -97,7 +97,7 @@ fn short(x: f64) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::noise::BootstrapNoise;
+    use crate::bootstrap_noise::BootstrapNoise;
 
     /// A new built-in set needs a measured precision, and no entry is of a set that is gone.
     #[test]

@@ -9,12 +9,12 @@
 
 mod labels;
 mod preparation;
-mod prepare;
+mod training_data;
 mod weights;
 
 pub use hetal_tables as tables;
 pub use hetal_tables::{LabelType, Labels, Table};
 pub use labels::class_numbers;
 pub use preparation::{Preparation, PreparationReport, ROW_NORM};
-pub use prepare::{Labelled, Split, TrainingData, matrix, validation_rows};
+pub use training_data::{Labelled, Split, TrainingData, matrix, validation_rows};
 pub use weights::{ClassWeight, WeightError};

@@ -8,7 +8,7 @@ mod measures;
 
 use crate::project::{self, KeySet, io_error};
 use crate::rpc::HyperParameters;
-use crate::training::live::{LiveFile, now, tenths};
+use crate::training::current_phase::{LiveFile, now, tenths};
 use crate::training::{Round, shown_loss};
 use crate::{Error, Layout, Model, Project, Result, TrainingData};
 use hetal_ckks::Params;

@@ -21,13 +21,13 @@
 //! ```
 
 mod abandoned;
+pub(crate) mod current_phase;
 mod defaults;
 mod delete;
 mod finish;
 mod follow;
 mod hyper_parameters;
 mod judged;
-pub(crate) mod live;
 mod options;
 mod pipeline;
 mod progress;
@@ -52,11 +52,11 @@ use crate::model::Prior;
 use crate::project::{self, KeySet, OpenJob};
 use crate::rpc::{JobId, JobInfo, JobState, Remote};
 use crate::{Error, Layout, Owner, Project, Result, TrainingData, keys, report, rpc};
+use current_phase::Live;
 use hetal_keys::locked_file::FileSealer;
 use hetal_keys::secret_file;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestCheck;
-use live::Live;
 use record::{JobRecord, TrainingRecord};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -253,7 +253,7 @@ pub(super) fn discard(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::training::live::LIVE;
+    use crate::training::current_phase::LIVE;
     use hetal_testkit::TempDir;
 
     /// Whoever watches a training that begins sees it all the time.

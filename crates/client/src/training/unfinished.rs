@@ -1,7 +1,7 @@
 //! Trainings that have not ended, as far as the files of a project tell: for those who watch them.
 
+use super::current_phase::{LIVE, LiveFile};
 use super::judged::{BEST, StoredRounds};
-use super::live::{LIVE, LiveFile};
 use super::record::TrainingRecord;
 use crate::project::{read, read_private};
 use crate::report::{self, Record, TrainingState};

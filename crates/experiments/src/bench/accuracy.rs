@@ -6,7 +6,7 @@
 
 use super::train;
 use crate::Result;
-use crate::noise::BootstrapNoise;
+use crate::bootstrap_noise::BootstrapNoise;
 use crate::report::output::{print, print_table};
 use crate::report::table::{TextTable, digits};
 use crate::runner::engine::EngineKind;

@@ -1,7 +1,7 @@
 //! `hetal bench softmax`: the errors of softmax approximations, next to those the paper prints.
 
 use crate::Result;
-use crate::noise::BootstrapNoise;
+use crate::bootstrap_noise::BootstrapNoise;
 use crate::report::output::print_table;
 use crate::report::progress;
 use crate::report::table::{TextTable, cell};

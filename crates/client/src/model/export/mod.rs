@@ -4,10 +4,10 @@
 //! key. An export goes through [`hetal_keys::Release`], which adds noise that hides the noise of
 //! the decryption. The noise is added once, and all formats contain the same released numbers.
 
-mod noise;
 mod onnx;
 mod release;
 mod table;
+mod weight_noise;
 
 use crate::{Model, model};
 use hetal_learn::{Matrix, Scaling};

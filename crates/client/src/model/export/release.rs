@@ -1,7 +1,7 @@
 //! The release of a model: its noise, what it costs, and the budget of its key.
 
-use super::noise::DecryptedRows;
 use super::table::{ReleaseTable, measured};
+use super::weight_noise::DecryptedRows;
 use super::{Published, ReleasedAccuracy, RowPreparation};
 use crate::project::ReleaseBudget;
 use crate::{Error, Model, Project, Result, project};
