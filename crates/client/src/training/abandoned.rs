@@ -1,4 +1,4 @@
-//! Jobs of a training whose record was lost or replaced. A new job would wait behind them.
+//! Jobs of a training whose `job.json` was lost or replaced. A new job would wait behind them.
 
 use super::ProgressEvent;
 use crate::project::OpenJob;
@@ -10,7 +10,7 @@ use std::path::Path;
 /// one that it continues with (`current`). Returns those that were cancelled.
 ///
 /// A job stays in the project's list until it was cancelled or its server does not know it: the
-/// next command tries again. Jobs on other servers stay too, except the job of the record (`last`):
+/// next command tries again. Jobs on other servers stay too, except the job of `job.json` (`last`):
 /// the server may have another address now.
 pub(super) fn cancel(
     project: &mut Project,
@@ -54,8 +54,9 @@ pub(super) fn cancel(
     Ok(cancelled)
 }
 
-/// Tells the owner about the jobs of a training whose record is lost. If the project remembers no
-/// job, jobs of the same label are reported: they may belong to another project of the same tenant.
+/// Tells the owner about the jobs of a training whose `job.json` is lost. If the project remembers
+/// no job, jobs of the same label are reported: they may belong to another project of the same
+/// tenant.
 pub(super) fn report_lost(
     remote: &Remote,
     training: &str,

@@ -92,7 +92,7 @@ impl Live {
         &self.file
     }
 
-    /// Ends the training, before its record says so.
+    /// Ends the training, before `job.json` says so.
     pub fn end(&mut self) {
         self.file.ended = true;
         self.write();

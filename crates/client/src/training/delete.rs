@@ -1,7 +1,7 @@
 //! Deletion of a job and its uploads.
 
-use super::record::TrainingRecord;
-use super::records;
+use super::saved::SavedTraining;
+use super::saved_trainings;
 use crate::ciphertexts::row_blobs::parse_blob_name;
 use crate::project;
 use crate::rpc::{self, JobId, Remote};
@@ -24,20 +24,20 @@ pub struct Deleted {
 /// uses. An interrupted deletion continues when it is repeated.
 ///
 /// The training of the job starts again with the rows that are encrypted here. If its server was
-/// hostile, its record is kept, so that this server is not trusted again.
+/// hostile, its `job.json` is kept, so that this server is not trusted again.
 pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> {
-    let is_its = |record: &TrainingRecord| record.job.as_ref().is_some_and(|job| job.id == Some(id.to_string()));
-    let known = records(project).into_iter().find(|(_, record)| is_its(record));
+    let is_its = |saved: &SavedTraining| saved.job.as_ref().is_some_and(|job| job.id == Some(id.to_string()));
+    let known = saved_trainings(project).into_iter().find(|(_, saved)| is_its(saved));
     match remote.delete(id) {
         // The job was deleted before, but its uploads may still exist on this server.
-        Err(rpc::Error::NotFound { .. }) if known.as_ref().is_some_and(|(_, record)| is_on(record, remote)) => {}
+        Err(rpc::Error::NotFound { .. }) if known.as_ref().is_some_and(|(_, saved)| is_on(saved, remote)) => {}
         other => other?,
     }
-    let Some((name, mut record)) = known else { return Ok(Deleted::default()) };
-    let finished = record.finished;
-    let rows = record.batches.iter().chain(&record.validation).map(|row_blob| &row_blob.blob);
+    let Some((name, mut saved)) = known else { return Ok(Deleted::default()) };
+    let finished = saved.finished;
+    let rows = saved.batches.iter().chain(&saved.validation).map(|row_blob| &row_blob.blob);
     let mut deleted = Deleted { training: Some(name.clone()), finished, ..Deleted::default() };
-    for name in rows.chain([&record.keys]) {
+    for name in rows.chain([&saved.keys]) {
         match remote.delete_upload(parse_blob_name(name)?) {
             Ok(()) => deleted.uploads += 1,
             Err(rpc::Error::Refused { .. }) => deleted.kept += 1,
@@ -45,13 +45,13 @@ pub fn delete(project: &Project, remote: &Remote, id: JobId) -> Result<Deleted> 
             Err(error) => return Err(error.into()),
         }
     }
-    if !finished && record.job.as_ref().is_none_or(|job| job.fault.is_none()) {
-        record.job = None;
-        project::write(&project.job(&name)?.join("job.json"), &record)?;
+    if !finished && saved.job.as_ref().is_none_or(|job| job.fault.is_none()) {
+        saved.job = None;
+        project::write(&project.job(&name)?.join("job.json"), &saved)?;
     }
     Ok(deleted)
 }
 
-fn is_on(record: &TrainingRecord, remote: &Remote) -> bool {
-    record.job.as_ref().is_some_and(|job| job.server == remote.server())
+fn is_on(saved: &SavedTraining, remote: &Remote) -> bool {
+    saved.job.as_ref().is_some_and(|job| job.server == remote.server())
 }

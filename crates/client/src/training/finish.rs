@@ -3,8 +3,8 @@
 
 use super::judged::{BEST, BestCheck};
 use super::progress::shown_difference;
-use super::record::JobRecord;
 use super::reference_check;
+use super::saved::JobRecord;
 use super::{ProgressEvent, Round, Trained, TrainingRun};
 use crate::ciphertexts::RowBlobFile;
 use crate::model::{Prior, Provenance, TrainingHistory};
@@ -73,7 +73,7 @@ impl TrainingRun<'_> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).end();
         (0..outputs.len()).try_for_each(|k| remove_if_there(&self.weights_file(k)))?;
         remove_if_there(&self.folder.join(BEST))?;
-        self.record.finished = true;
+        self.saved.finished = true;
         self.save()?;
         self.project.close_job(&job.id.to_string())?;
         let keys = self.key_set()?;
@@ -85,9 +85,9 @@ impl TrainingRun<'_> {
             rounds: record.rounds,
             reference,
             key_bytes: keys.bytes,
-            row_bytes: self.record.row_bytes(),
-            sent: self.record.sent,
-            seconds: self.record.seconds,
+            row_bytes: self.saved.row_bytes(),
+            sent: self.saved.sent,
+            seconds: self.saved.seconds,
             key_seconds: keys.seconds,
         })
     }
@@ -135,7 +135,7 @@ impl TrainingRun<'_> {
     ) -> Result<Option<PathBuf>> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).file().clone();
         let keys = self.key_set()?;
-        let job = self.record.job.as_ref().ok_or(Error::Interrupted)?;
+        let job = self.saved.job.as_ref().ok_or(Error::Interrupted)?;
         let bytes = |blobs: &[RowBlobFile]| blobs.iter().map(|blob| blob.bytes).sum();
         let record = FinishedTraining {
             model,
@@ -147,11 +147,11 @@ impl TrainingRun<'_> {
             logits,
             difference,
             difference_bound,
-            seconds_per_iteration: self.record.seconds.iterations.mean(),
+            seconds_per_iteration: self.saved.seconds.iterations.mean(),
             keys: &keys,
-            row_bytes: [bytes(&self.record.batches), bytes(&self.record.validation)],
-            sent: [self.record.sent.keys, self.record.sent.rows],
-            received: [self.record.validation.len(), returned],
+            row_bytes: [bytes(&self.saved.batches), bytes(&self.saved.validation)],
+            sent: [self.saved.sent.keys, self.saved.sent.rows],
+            received: [self.saved.validation.len(), returned],
             live: &live,
         }
         .record()?;
@@ -182,8 +182,8 @@ impl TrainingRun<'_> {
         TrainingHistory {
             terms: record.terms.clone(),
             verdicts: record.rounds.iter().map(|round| round.verdict).collect(),
-            batches: self.record.batches.clone(),
-            validation: self.record.validation.clone(),
+            batches: self.saved.batches.clone(),
+            validation: self.saved.validation.clone(),
             labels: self.data.validation.labels().to_vec(),
             weighted: self.data.is_weighted(),
         }
@@ -198,7 +198,7 @@ impl TrainingRun<'_> {
         round: Round,
     ) -> Provenance {
         let terms = &record.terms;
-        let batches = self.layout.batches(self.record.batches.len()).max(1);
+        let batches = self.layout.batches(self.saved.batches.len()).max(1);
         let checks = record.rounds.iter().filter(|round| round.accepted).count();
         let epoch = |check: usize| terms.iterations_until(check, batches).div_ceil(batches);
         Provenance {

@@ -33,7 +33,7 @@ impl TrainingRun<'_> {
     ) -> Result<Vec<Output>> {
         let decided = DecidedVerdicts::new(self.job_record()?.rounds.iter().map(|round| round.verdict).collect());
         let (remote, layout, folder) = (self.remote, self.layout.clone(), self.folder.clone());
-        let (blobs, stop) = (self.record.validation.len(), Cancellation::default());
+        let (blobs, stop) = (self.saved.validation.len(), Cancellation::default());
         let (arrived, arrivals) = channel();
         let (dispatches, dispatched) = channel();
         std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ impl TrainingRun<'_> {
                     return Err(Error::Resting);
                 }
                 EventKind::Progress(progress) => {
-                    clock.tick(&progress, &mut self.record.seconds.iterations);
+                    clock.tick(&progress, &mut self.saved.seconds.iterations);
                     report(ProgressEvent::Working(progress));
                 }
                 EventKind::Validation(_) => {}
@@ -119,7 +119,7 @@ impl TrainingRun<'_> {
         report: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<()> {
         let number = validation.round as usize;
-        let batches = self.layout.batches(self.record.batches.len());
+        let batches = self.layout.batches(self.saved.batches.len());
         let record = self.job_record()?;
         let known = record.rounds.len();
         if number <= rounds.decided.known && files.is_ok() {
@@ -178,7 +178,7 @@ impl TrainingRun<'_> {
         if validation.range != range && !gone {
             return Err(Error::hostile(format!("logits of range {} instead of {range}", validation.range)));
         }
-        let rows: Vec<usize> = self.record.validation.iter().map(|row_blob| row_blob.rows).collect();
+        let rows: Vec<usize> = self.saved.validation.iter().map(|row_blob| row_blob.rows).collect();
         let logits = self.outputs(job).validation_logits(files, &rows, range)?;
         let (labels, weights) = (self.data.validation.labels(), self.data.validation_weights.as_deref());
         // A copy, because the round counts only when it is on disk.

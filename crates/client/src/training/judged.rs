@@ -4,7 +4,7 @@
 //! round, whatever the verdict, with a key that is derived before the first round: the time of a
 //! verdict does not depend on it.
 
-use super::record::{JobRecord, TrainingRecord};
+use super::saved::{JobRecord, SavedTraining};
 use super::{Round, TrainingRun};
 use crate::project;
 use crate::{Error, Result, TrainingData};
@@ -83,7 +83,7 @@ impl BestCheck {
 impl TrainingRun<'_> {
     /// Writes the judged rounds, before the verdict on the last of them leaves.
     pub(super) fn save_judged(&self) -> Result<()> {
-        let JobRecord { request, id, judge, rounds, fault, .. } = self.record.job.as_ref().ok_or(Error::Interrupted)?;
+        let JobRecord { request, id, judge, rounds, fault, .. } = self.saved.job.as_ref().ok_or(Error::Interrupted)?;
         let content = JudgedRounds {
             request,
             job: id.as_deref(),
@@ -97,16 +97,16 @@ impl TrainingRun<'_> {
     }
 }
 
-/// Completes the record of an interrupted training with its judged rounds, and returns the logits
-/// of the best check. Without them neither the next round nor the weights can be judged, and only
-/// another job can give them: `None` if they are lost.
+/// Completes an interrupted training with its judged rounds, and returns the logits of the best
+/// check. Without them neither the next round nor the weights can be judged, and only another job
+/// can give them: `None` if they are lost.
 pub(super) fn load(
-    record: &mut TrainingRecord,
+    saved: &mut SavedTraining,
     data: &TrainingData,
     folder: &Path,
     passphrase: Option<&Passphrase>,
 ) -> Result<Option<BestCheck>> {
-    let Some(job) = record.job.as_mut().filter(|_| !record.finished) else { return Ok(Some(BestCheck::none(data))) };
+    let Some(job) = saved.job.as_mut().filter(|_| !saved.finished) else { return Ok(Some(BestCheck::none(data))) };
     let stored = match project::read_private::<StoredRounds>(&folder.join(BEST), passphrase) {
         Err(Error::Damaged { .. }) => None,
         stored => stored?,
@@ -117,7 +117,7 @@ pub(super) fn load(
             job.judged = job.rounds.len();
             Ok(Some(BestCheck { check: stored.check, logits: Zeroizing::new(stored.logits) }))
         }
-        // The record is written after this file, so it may know one round less.
+        // `job.json` is written after this file, so it may know one round less.
         Some(stored) if stored.is_of(job) && stored.rounds.len() >= job.judged => Ok(Some(job.add_judged(stored))),
         _ if of_earlier_version && job.judge.as_ref().is_some_and(|judge| judge.best_check().is_none()) => {
             job.judged = job.rounds.len();

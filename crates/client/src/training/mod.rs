@@ -6,13 +6,13 @@
 //! ```text
 //! options, hyper_parameters   what the owner asks for, and what client and server agree on
 //! defaults                    hyper-parameters that fit the rows
-//! record                      the state on disk: row blobs, the job, the verdicts
+//! saved                       the state on disk: row blobs, the job, the verdicts
 //! send                        uploads, repaired where the server or this folder lost something
-//! abandoned                   jobs whose record was lost
+//! abandoned                   jobs whose `job.json` was lost
 //! follow                      events as they arrive, and a verdict for every round
 //! pipeline                    downloads and verdicts beside the judging
 //! judged                      judged rounds and the logits of the best check: the private file
-//! live                        what it does just now, and the seconds of its phases
+//! current_phase               what it does just now, and the seconds of its phases
 //! finish                      weights, checked against validated logits and plaintext reference
 //! delete                      removes a job and its uploads from a server
 //! reference_check             the same training without encryption
@@ -31,8 +31,8 @@ mod judged;
 mod options;
 mod pipeline;
 mod progress;
-mod record;
 pub mod reference_check;
+mod saved;
 mod send;
 mod unfinished;
 
@@ -57,7 +57,7 @@ use hetal_keys::locked_file::FileSealer;
 use hetal_keys::secret_file;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestCheck;
-use record::{JobRecord, TrainingRecord};
+use saved::{JobRecord, SavedTraining};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -75,7 +75,7 @@ pub struct TrainingRun<'a> {
     layout: Layout,
     owner: Owner,
     folder: PathBuf,
-    record: TrainingRecord,
+    saved: SavedTraining,
     best: BestCheck,
     /// Locks the private file, if there is a passphrase. Its key is derived before the first round.
     lock: Option<FileSealer>,
@@ -97,14 +97,14 @@ impl<'a> TrainingRun<'a> {
         Prior::new(options.prior, data)?;
         let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
         let folder = project.job(&options.name)?;
-        let before = existing_record(&folder, options)?;
+        let before = read_saved(&folder, options)?;
         // Check this before keys are created or retired.
         keys::require_no_rotation(project)?;
-        let going_on = before.as_ref().is_some_and(|record| !record.finished);
+        let going_on = before.as_ref().is_some_and(|saved| !saved.finished);
         if !options.replace && !going_on && project.model(&options.name)?.exists() {
             return Err(Error::ModelExists { name: options.name.clone() });
         }
-        if before.as_ref().is_some_and(|record| going_on && !options.replace && record.is_of_another_version()) {
+        if before.as_ref().is_some_and(|saved| going_on && !options.replace && saved.is_of_another_version()) {
             return Err(Error::OldTraining { name: options.name.clone() });
         }
         let live = match going_on && !options.replace {
@@ -120,7 +120,7 @@ impl<'a> TrainingRun<'a> {
         let retire = must_retire_keys(project, options, before.as_ref());
         let same = before
             .as_ref()
-            .is_some_and(|record| !retire && record.matches(data, &layout, &wishes, options.row_form.form));
+            .is_some_and(|saved| !retire && saved.matches(data, &layout, &wishes, options.row_form.form));
         if going_on && !same && !options.replace {
             return Err(Error::OtherTraining { name: options.name.clone() });
         }
@@ -130,8 +130,8 @@ impl<'a> TrainingRun<'a> {
         }
         let owner = keys::owner(project)?;
         let keys = match &before {
-            Some(record) if going_on && !options.replace && record.needs_its_keys(project) => {
-                kept_key_set(project, &owner, &layout, record, &options.name)?
+            Some(saved) if going_on && !options.replace && saved.needs_its_keys(project) => {
+                kept_key_set(project, &owner, &layout, saved, &options.name)?
             }
             _ => key_set_for_new_training(project, &owner, &layout, options, report)?,
         };
@@ -139,26 +139,25 @@ impl<'a> TrainingRun<'a> {
         if !stranded.is_empty() {
             report(ProgressEvent::Stranded(stranded));
         }
-        let fitting =
-            |record: &TrainingRecord| record.keys == keys.blob && record.can_be_sent(&folder, options.replace);
-        let (record, best) = match before {
-            Some(record) if same && fitting(&record) => resumed(project, remote, data, options, record, &folder)?,
+        let fitting = |saved: &SavedTraining| saved.keys == keys.blob && saved.can_be_sent(&folder, options.replace);
+        let (saved, best) = match before {
+            Some(saved) if same && fitting(&saved) => resumed(project, remote, data, options, saved, &folder)?,
             before => {
                 discard(project, remote, options, before.as_ref(), &folder, report)?;
                 let measured = project.settings().uplink;
                 let form = options.row_form.choose(remote.offer(), &layout, measured)?;
                 let cancellation = project.cancellation();
-                let mut record =
-                    TrainingRecord::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancellation, report)?;
-                record.fresh_keys = options.fresh_keys;
-                (record, BestCheck::none(data))
+                let mut saved =
+                    SavedTraining::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancellation, report)?;
+                saved.fresh_keys = options.fresh_keys;
+                (saved, BestCheck::none(data))
             }
         };
         let lock = project.passphrase().map(FileSealer::new).transpose()?;
         let mut training =
-            Self { project, remote, data, options, layout, owner, folder, record, best, lock, began, live };
-        if training.record.job.as_ref().is_some_and(|job| job.judged > 0) {
-            // An earlier version had the rounds in the record, which does not keep them.
+            Self { project, remote, data, options, layout, owner, folder, saved, best, lock, began, live };
+        if training.saved.job.as_ref().is_some_and(|job| job.judged > 0) {
+            // An earlier version had the rounds in `job.json`, which does not keep them.
             training.save_judged()?;
         }
         training.save()?;
@@ -166,9 +165,9 @@ impl<'a> TrainingRun<'a> {
     }
 
     fn save(&mut self) -> Result<()> {
-        self.record.seconds.all += self.began.elapsed().as_secs_f64();
+        self.saved.seconds.all += self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
-        project::write(&self.folder.join("job.json"), &self.record)
+        project::write(&self.folder.join("job.json"), &self.saved)
     }
 
     /// Uploads what the server does not have, follows the job, judges its checks and decrypts the
@@ -180,7 +179,7 @@ impl<'a> TrainingRun<'a> {
         let job = self.job(report)?;
         let start = Instant::now();
         let outcome = self.follow(&job, report);
-        self.record.seconds.training += start.elapsed().as_secs_f64();
+        self.saved.seconds.training += start.elapsed().as_secs_f64();
         let outcome = outcome.and_then(|outputs| self.download_weights(&job, &outputs).map(|()| outputs));
         // The server must not see how long the client works on what it downloaded.
         self.remote.disconnect();
@@ -192,7 +191,7 @@ impl<'a> TrainingRun<'a> {
     /// Requests the job, or finds the one that was requested before. A job that failed since is
     /// replaced by a new one.
     fn job(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<JobInfo> {
-        let requested_before = self.record.job.as_ref().is_some_and(|job| job.fault.is_none());
+        let requested_before = self.saved.job.as_ref().is_some_and(|job| job.fault.is_none());
         let job = self.request_job()?;
         if job.state != JobState::Failed || !requested_before {
             return Ok(job);
@@ -204,9 +203,9 @@ impl<'a> TrainingRun<'a> {
 
     /// Requests the job. The same request returns the same job.
     fn request_job(&mut self) -> Result<JobInfo> {
-        if self.record.job.is_none() {
-            let terms = expected_hyper_parameters(&self.record.wishes, self.remote.offer(), self.data)?;
-            self.record.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
+        if self.saved.job.is_none() {
+            let terms = expected_hyper_parameters(&self.saved.wishes, self.remote.offer(), self.data)?;
+            self.saved.job = Some(JobRecord::new(self.remote.server(), random_name()?, terms));
             // The request is on disk before it is sent, so that a repeated request makes no second
             // job.
             self.save()?;
@@ -217,19 +216,19 @@ impl<'a> TrainingRun<'a> {
             set: *self.layout.params.id(),
             features: self.data.features(),
             classes: self.data.classes.len(),
-            keys: parse_blob_name(&self.record.keys)?,
-            batches: self.record.batches.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
-            validation: self.record.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
-            wishes: self.record.wishes.clone(),
+            keys: parse_blob_name(&self.saved.keys)?,
+            batches: self.saved.batches.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
+            validation: self.saved.validation.iter().map(RowBlobFile::reference).collect::<Result<_>>()?,
+            wishes: self.saved.wishes.clone(),
             weighted: self.data.is_weighted(),
-            form: self.record.form,
+            form: self.saved.form,
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
         let data = self.data;
         let record = self.job_record()?;
         if job.terms.as_ref() != Some(&record.terms) {
             let fault = Error::hostile(format!("hyper-parameters other than those agreed on: {:?}", job.terms));
-            self.record.job = None;
+            self.saved.job = None;
             self.save()?;
             // The job is useless, whether or not the server cancels it.
             let _ = self.remote.cancel(job.id);
@@ -256,7 +255,7 @@ impl<'a> TrainingRun<'a> {
     /// Forgets the job, unless its server misbehaved, which is remembered.
     fn forget_job(&mut self) -> Result<()> {
         if self.job_record()?.fault.is_none() {
-            let ended = self.record.job.take().and_then(|job| job.id);
+            let ended = self.saved.job.take().and_then(|job| job.id);
             self.best = BestCheck::none(self.data);
             self.save()?;
             self.close_job(ended.as_deref())?;
@@ -271,18 +270,18 @@ impl<'a> TrainingRun<'a> {
 
     /// The key set of this training.
     fn key_set(&self) -> Result<KeySet> {
-        self.project.settings().key_set(&self.record.keys).cloned().ok_or(Error::Interrupted)
+        self.project.settings().key_set(&self.saved.keys).cloned().ok_or(Error::Interrupted)
     }
 
     fn job_record(&mut self) -> Result<&mut JobRecord> {
-        self.record.job.as_mut().ok_or(Error::Interrupted)
+        self.saved.job.as_mut().ok_or(Error::Interrupted)
     }
 
     /// Records the misbehaviour of the server, so that the next run does not trust it. The first
     /// misbehaviour is the error, whatever happened after it.
     fn record_fault<T>(&mut self, outcome: Result<T>) -> Result<T> {
         let new = outcome.as_ref().err().and_then(Error::misbehaviour);
-        let Some(record) = &mut self.record.job else { return outcome };
+        let Some(record) = &mut self.saved.job else { return outcome };
         let Some(what) = record.fault.clone().or(new) else { return outcome };
         record.fault = Some(what.clone());
         // If something else came in between, the next command follows the job to its end, like that
@@ -317,23 +316,23 @@ fn resumed(
     remote: &Remote,
     data: &TrainingData,
     options: &TrainingOptions,
-    mut record: TrainingRecord,
+    mut saved: SavedTraining,
     folder: &Path,
-) -> Result<(TrainingRecord, BestCheck)> {
-    let best = judged::load(&mut record, data, folder, project.passphrase())?;
+) -> Result<(SavedTraining, BestCheck)> {
+    let best = judged::load(&mut saved, data, folder, project.passphrase())?;
     let is_lost = best.is_none();
-    if let (true, Some(JobRecord { fault: Some(what), .. })) = (is_lost, &record.job) {
+    if let (true, Some(JobRecord { fault: Some(what), .. })) = (is_lost, &saved.job) {
         return Err(Error::KnownHostile { what: what.clone() });
     }
-    let job = record.open_job(&options.name);
+    let job = saved.open_job(&options.name);
     let (current, last) = if is_lost { (None, job) } else { (job, None) };
     abandoned::cancel(project, remote, &options.name, current.as_ref().map(|job| job.id.as_str()), last)?;
     let Some(best) = best else {
-        record.job = None;
-        project::write(&folder.join("job.json"), &record)?;
+        saved.job = None;
+        project::write(&folder.join("job.json"), &saved)?;
         return Err(Error::JudgedLogitsLost { path: folder.join(judged::BEST) });
     };
-    Ok((record.resume(remote, options, data)?, best))
+    Ok((saved.resume(remote, options, data)?, best))
 }
 
 /// Cancels the jobs of a training that starts anew and removes its files.
@@ -341,27 +340,27 @@ fn discard(
     project: &mut Project,
     remote: &Remote,
     options: &TrainingOptions,
-    before: Option<&TrainingRecord>,
+    before: Option<&SavedTraining>,
     folder: &Path,
     report: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<()> {
-    let last = before.and_then(|record| record.open_job(&options.name));
+    let last = before.and_then(|saved| saved.open_job(&options.name));
     let cancelled = abandoned::cancel(project, remote, &options.name, None, last)?;
     if before.is_none() {
         abandoned::report_lost(remote, &options.name, folder, &cancelled, report);
     }
-    record::discard(folder)
+    saved::discard(folder)
 }
 
-/// Reads the record of the training. A damaged record is ignored if the training may be replaced.
-fn existing_record(folder: &Path, options: &TrainingOptions) -> Result<Option<TrainingRecord>> {
+/// Reads what is saved of the training. A damaged file is ignored if the training may be replaced.
+fn read_saved(folder: &Path, options: &TrainingOptions) -> Result<Option<SavedTraining>> {
     let path = folder.join("job.json");
-    match project::read::<TrainingRecord>(&path) {
+    match project::read::<SavedTraining>(&path) {
         Err(Error::Damaged { .. }) if options.replace => Ok(None),
         Err(Error::Damaged { path, reason }) => {
             Err(Error::Damaged { path, reason: format!("{reason}. Start the training again with --replace") })
         }
-        record => record,
+        saved => saved,
     }
 }
 
@@ -371,10 +370,10 @@ fn kept_key_set(
     project: &Project,
     owner: &Owner,
     layout: &Layout,
-    record: &TrainingRecord,
+    saved: &SavedTraining,
     name: &str,
 ) -> Result<KeySet> {
-    let keys = project.settings().key_set(&record.keys).cloned();
+    let keys = project.settings().key_set(&saved.keys).cloned();
     let keys = keys.ok_or_else(|| Error::Stranded { name: name.to_owned() })?;
     if keys::is_of_another_version(project, owner, layout, &keys)? {
         return Err(Error::OldKeys { name: name.to_owned() });
@@ -401,18 +400,18 @@ fn key_set_for_new_training(
 pub fn stranded(project: &Project, before: &[KeySet]) -> Vec<String> {
     let settings = project.settings();
     let gone = |keys: &str| settings.key_set(keys).is_none() && before.iter().any(|set| set.blob == keys);
-    let waits = |(_, record): &(String, TrainingRecord)| !record.finished && gone(&record.keys);
-    records(project).into_iter().filter(waits).map(|(name, _)| name).collect()
+    let waits = |(_, saved): &(String, SavedTraining)| !saved.finished && gone(&saved.keys);
+    saved_trainings(project).into_iter().filter(waits).map(|(name, _)| name).collect()
 }
 
-/// The records of all trainings, ordered by name. Damaged records are skipped.
-fn records(project: &Project) -> Vec<(String, TrainingRecord)> {
+/// What is saved of all trainings, ordered by name. Damaged files are skipped.
+fn saved_trainings(project: &Project) -> Vec<(String, SavedTraining)> {
     let folders = std::fs::read_dir(project.root().join("jobs")).into_iter().flatten().flatten();
-    let record = |folder: std::fs::DirEntry| {
-        let record = project::read::<TrainingRecord>(&folder.path().join("job.json")).ok().flatten()?;
-        Some((folder.file_name().into_string().ok()?, record))
+    let saved = |folder: std::fs::DirEntry| {
+        let saved = project::read::<SavedTraining>(&folder.path().join("job.json")).ok().flatten()?;
+        Some((folder.file_name().into_string().ok()?, saved))
     };
-    let mut all: Vec<_> = folders.filter_map(record).collect();
+    let mut all: Vec<_> = folders.filter_map(saved).collect();
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     all
 }
@@ -428,16 +427,16 @@ pub fn name_of_same(
     prefix: &str,
 ) -> Result<Option<String>> {
     let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
-    let is_same = |(name, record): &(String, TrainingRecord)| {
-        name.starts_with(prefix) && record.matches(data, &layout, &wishes, options.row_form.form)
+    let is_same = |(name, saved): &(String, SavedTraining)| {
+        name.starts_with(prefix) && saved.matches(data, &layout, &wishes, options.row_form.form)
     };
-    Ok(records(project).into_iter().find(is_same).map(|(name, _)| name))
+    Ok(saved_trainings(project).into_iter().find(is_same).map(|(name, _)| name))
 }
 
 /// Whether the project has an interrupted training of this name.
 pub fn is_interrupted(project: &Project, name: &str) -> Result<bool> {
-    let record = project::read::<TrainingRecord>(&project.job(name)?.join("job.json"))?;
-    Ok(record.is_some_and(|record| !record.finished))
+    let saved = project::read::<SavedTraining>(&project.job(name)?.join("job.json"))?;
+    Ok(saved.is_some_and(|saved| !saved.finished))
 }
 
 /// A random label for a training: 16 hexadecimal digits.
@@ -447,23 +446,23 @@ pub fn random_label() -> Result<String> {
 
 /// The key set of the training with this job, if this project still has both.
 pub(crate) fn key_set_of_job(project: &Project, job: &str) -> Option<KeySet> {
-    let is_its = |record: &TrainingRecord| record.job.as_ref().is_some_and(|known| known.id.as_deref() == Some(job));
-    let (_, record) = records(project).into_iter().find(|(_, record)| is_its(record))?;
-    project.settings().key_set(&record.keys).cloned()
+    let is_its = |saved: &SavedTraining| saved.job.as_ref().is_some_and(|known| known.id.as_deref() == Some(job));
+    let (_, saved) = saved_trainings(project).into_iter().find(|(_, saved)| is_its(saved))?;
+    project.settings().key_set(&saved.keys).cloned()
 }
 
-/// Returns whether bytes are a valid record of a training.
+/// Returns whether bytes are a valid `job.json`.
 pub(crate) fn parse(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<TrainingRecord>(bytes).is_ok()
+    serde_json::from_slice::<SavedTraining>(bytes).is_ok()
 }
 
 /// Returns whether the keys must be replaced: new keys are wanted, and the current ones were used
 /// and not created for this training.
-fn must_retire_keys(project: &Project, options: &TrainingOptions, before: Option<&TrainingRecord>) -> bool {
+fn must_retire_keys(project: &Project, options: &TrainingOptions, before: Option<&SavedTraining>) -> bool {
     // A passphrase is wanted, and the current key has none.
     let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
-    let made_for_this = |record: &TrainingRecord| {
-        record.fresh_keys && !record.finished && project.settings().key_set(&record.keys).is_some()
+    let made_for_this = |saved: &SavedTraining| {
+        saved.fresh_keys && !saved.finished && project.settings().key_set(&saved.keys).is_some()
     };
     options.fresh_keys && (open || keys::are_used(project) && !before.is_some_and(made_for_this))
 }
@@ -480,18 +479,18 @@ mod tests {
         let folder = TempDir::new();
         let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
         keys::owner(&mut project).unwrap();
-        let mut record: TrainingRecord =
+        let mut saved: SavedTraining =
             serde_json::from_slice(include_bytes!("../../tests/samples/training.json")).unwrap();
-        record.fresh_keys = true;
-        let (blob, layout, file) = (record.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
+        saved.fresh_keys = true;
+        let (blob, layout, file) = (saved.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
         let set = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
         project.update(|s| s.keys = vec![set]).unwrap();
         let mut options = TrainingOptions::new("model");
-        assert!(!must_retire_keys(&project, &options, Some(&record)));
+        assert!(!must_retire_keys(&project, &options, Some(&saved)));
         options.fresh_keys = true;
-        assert!(!must_retire_keys(&project, &options, Some(&record)), "made for this");
+        assert!(!must_retire_keys(&project, &options, Some(&saved)), "made for this");
         assert!(must_retire_keys(&project, &options, None), "a server has seen them");
         project.set_passphrase(Some(hetal_keys::Passphrase::new("a b c".to_owned().into()).unwrap()));
-        assert!(must_retire_keys(&project, &options, Some(&record)), "the key is open");
+        assert!(must_retire_keys(&project, &options, Some(&saved)), "the key is open");
     }
 }

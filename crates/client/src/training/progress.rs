@@ -61,7 +61,7 @@ pub enum ProgressEvent {
         /// The reason that the server gave.
         reason: String,
     },
-    /// The record of this training is lost, and its job has not ended.
+    /// `job.json` of this training is lost, and its job has not ended.
     Abandoned {
         /// The job.
         job: JobId,

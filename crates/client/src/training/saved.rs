@@ -1,4 +1,4 @@
-//! The record of a training on disk.
+//! What a training keeps on disk (`job.json`), from which it resumes.
 
 use super::hyper_parameters::expected_hyper_parameters;
 use super::judged::BEST;
@@ -17,9 +17,10 @@ use std::time::Instant;
 
 const VERSION: u32 = 5;
 
-/// The record of a training.
+/// A training on disk: row blobs, job, sizes and times. [`hetal_report::Record`] is what a report
+/// shows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct TrainingRecord {
+pub(super) struct SavedTraining {
     version: u32,
     /// The hash of the training data.
     fingerprint: String,
@@ -111,7 +112,7 @@ impl JobRecord {
     }
 }
 
-impl TrainingRecord {
+impl SavedTraining {
     /// Encrypts all rows. They are on disk before the first of them is sent.
     pub fn begin(
         owner: &Owner,
@@ -159,7 +160,7 @@ impl TrainingRecord {
         })
     }
 
-    /// Returns whether the record has these rows, this layout, these wishes and this form if one is
+    /// Returns whether it has these rows, this layout, these wishes and this form if one is
     /// wished for, whatever its keys are.
     pub fn matches(&self, data: &TrainingData, layout: &Layout, wishes: &Wishes, form: Option<RowForm>) -> bool {
         self.version == VERSION
@@ -235,7 +236,7 @@ pub(super) fn rows_to_send(data: &TrainingData) -> [RowsToEncrypt<'_>; 2] {
     ]
 }
 
-/// Removes the files of a training that is replaced. The record is removed first, so that it never
+/// Removes the files of a training that is replaced. `job.json` is removed first, so that it never
 /// names missing files. The progress stays: it is that of the training that begins.
 pub(super) fn discard(folder: &Path) -> Result<()> {
     remove_if_there(&folder.join("job.json"))?;

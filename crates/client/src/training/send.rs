@@ -5,8 +5,8 @@
 //! written, its rows are encrypted again, under new seeds and as another blob.
 
 use super::judged::BestCheck;
-use super::record::rows_to_send;
-use super::{JobRecord, ProgressEvent, TrainingRecord, TrainingRun, abandoned, records};
+use super::saved::rows_to_send;
+use super::{JobRecord, ProgressEvent, SavedTraining, TrainingRun, abandoned, saved_trainings};
 use crate::ciphertexts::row_blobs::{self, parse_blob_name};
 use crate::ciphertexts::{RowBlobFile, RowBlobWriter};
 use crate::project::{KeySet, remove_if_there};
@@ -17,7 +17,7 @@ use std::time::Instant;
 /// An upload of so many bytes tells the rate of the line.
 const MEASURED_BYTES: u64 = 16 << 20;
 
-/// The index of a row blob in the record of a training.
+/// The index of a row blob of a training.
 #[derive(Clone, Copy)]
 enum RowBlobIndex {
     Batch(usize),
@@ -27,12 +27,12 @@ enum RowBlobIndex {
 impl TrainingRun<'_> {
     /// Uploads what the server does not have.
     pub(super) fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
-        let (start, sent_before) = (Instant::now(), self.record.sent);
+        let (start, sent_before) = (Instant::now(), self.saved.sent);
         self.send_keys(report)?;
-        let total = self.record.row_bytes();
+        let total = self.saved.row_bytes();
         let mut before = 0;
-        let batches = (0..self.record.batches.len()).map(RowBlobIndex::Batch);
-        let indices: Vec<_> = batches.chain((0..self.record.validation.len()).map(RowBlobIndex::Validation)).collect();
+        let batches = (0..self.saved.batches.len()).map(RowBlobIndex::Batch);
+        let indices: Vec<_> = batches.chain((0..self.saved.validation.len()).map(RowBlobIndex::Validation)).collect();
         for index in indices {
             let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total });
             let sent = match self.send_rows(index, &mut progress) {
@@ -42,12 +42,12 @@ impl TrainingRun<'_> {
                 }
                 sent => sent?,
             };
-            self.record.sent.rows += sent;
+            self.saved.sent.rows += sent;
             before += self.row_blob(index).bytes;
         }
         let seconds = start.elapsed().as_secs_f64();
-        self.record.seconds.sending += seconds;
-        let sent = self.record.sent.keys + self.record.sent.rows - sent_before.keys - sent_before.rows;
+        self.saved.seconds.sending += seconds;
+        let sent = self.saved.sent.keys + self.saved.sent.rows - sent_before.keys - sent_before.rows;
         if sent >= MEASURED_BYTES {
             let rate = sent as f64 * 8e-6 / seconds.max(1e-3);
             self.project.update(|settings| settings.uplink = Some(rate))?;
@@ -57,8 +57,8 @@ impl TrainingRun<'_> {
 
     fn row_blob(&self, index: RowBlobIndex) -> &RowBlobFile {
         match index {
-            RowBlobIndex::Batch(k) => &self.record.batches[k],
-            RowBlobIndex::Validation(k) => &self.record.validation[k],
+            RowBlobIndex::Batch(k) => &self.saved.batches[k],
+            RowBlobIndex::Validation(k) => &self.saved.validation[k],
         }
     }
 
@@ -94,26 +94,26 @@ impl TrainingRun<'_> {
             owner: &self.owner,
             layout: &self.layout,
             folder: &self.folder,
-            form: self.record.form,
+            form: self.saved.form,
             row_norm: self.data.normalisation.row_norm(),
         };
         let written = writer.write(of, rows, file)?;
         match index {
-            RowBlobIndex::Batch(k) => self.record.batches[k] = written,
-            RowBlobIndex::Validation(k) => self.record.validation[k] = written,
+            RowBlobIndex::Batch(k) => self.saved.batches[k] = written,
+            RowBlobIndex::Validation(k) => self.saved.validation[k] = written,
         }
         // On disk before the first byte is sent.
         self.save()
     }
 
-    /// Cancels the job, because it cannot continue with other blobs. The record forgets it before
+    /// Cancels the job, because it cannot continue with other blobs. `job.json` forgets it before
     /// they are made: a client that is killed meanwhile starts a new job.
     fn leave_job(&mut self) -> Result<()> {
-        if let Some(JobRecord { fault: Some(what), .. }) = &self.record.job {
+        if let Some(JobRecord { fault: Some(what), .. }) = &self.saved.job {
             return Err(Error::KnownHostile { what: what.clone() });
         }
-        let last = self.record.open_job(&self.options.name);
-        self.record.job = None;
+        let last = self.saved.open_job(&self.options.name);
+        self.saved.job = None;
         self.best = BestCheck::none(self.data);
         self.save()?;
         abandoned::cancel(self.project, self.remote, &self.options.name, None, last).map(drop)
@@ -131,7 +131,7 @@ impl TrainingRun<'_> {
             }
             sent => sent?,
         };
-        self.record.sent.keys += sent;
+        self.saved.sent.keys += sent;
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl TrainingRun<'_> {
         if !keys.sent {
             // Record this before the first byte leaves: a key set that a server may have seen is
             // not new any more.
-            let sent = |keys: &&mut KeySet| keys.blob == self.record.keys;
+            let sent = |keys: &&mut KeySet| keys.blob == self.saved.keys;
             self.project.update(|s| s.keys.iter_mut().filter(sent).for_each(|keys| keys.sent = true))?;
         }
         let path = self.project.key_file(&keys);
@@ -152,9 +152,9 @@ impl TrainingRun<'_> {
 
     /// The names of the other interrupted trainings that need the key set of this one.
     fn other_users_of_its_keys(&self) -> Vec<String> {
-        let all = records(self.project).into_iter();
-        let needs = |name: &str, other: &TrainingRecord| {
-            name != self.options.name && !other.finished && other.keys == self.record.keys
+        let all = saved_trainings(self.project).into_iter();
+        let needs = |name: &str, other: &SavedTraining| {
+            name != self.options.name && !other.finished && other.keys == self.saved.keys
         };
         all.filter(|(name, other)| needs(name, other)).map(|(name, _)| name).collect()
     }
@@ -164,7 +164,7 @@ impl TrainingRun<'_> {
         self.leave_job()?;
         remove_if_there(&self.project.key_file(&self.key_set()?))?;
         let keys = keys::ensure_set(self.project, &self.owner, &self.layout, report)?;
-        self.record.keys = keys.blob;
+        self.saved.keys = keys.blob;
         self.save()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::current_phase::{LIVE, LiveFile};
 use super::judged::{BEST, StoredRounds};
-use super::record::TrainingRecord;
+use super::saved::SavedTraining;
 use crate::project::{read, read_private};
 use crate::report::{self, Record, TrainingState};
 use crate::{Project, Result};
@@ -30,27 +30,27 @@ pub fn files_of_unfinished(project: &Project, name: &str) -> [PathBuf; 2] {
 struct Unfinished {
     state: TrainingState,
     live: LiveFile,
-    /// Its record, if its rows are encrypted.
-    record: Option<TrainingRecord>,
+    /// What is saved of it, if its rows are encrypted.
+    saved: Option<SavedTraining>,
 }
 
 impl Unfinished {
     /// `None` if there is no training in the folder, or it has ended.
     fn read(folder: &Path) -> Result<Option<Self>> {
         let live = LiveFile::read(folder)?;
-        let record: Option<TrainingRecord> = read(&folder.join("job.json"))?.filter(|r: &TrainingRecord| !r.finished);
+        let saved: Option<SavedTraining> = read(&folder.join("job.json"))?.filter(|r: &SavedTraining| !r.finished);
         let is_running = live.as_ref().is_some_and(LiveFile::is_running);
-        // A training that replaces one begins beside the record of that one.
+        // A training that replaces one begins beside `job.json` of that one.
         let begins = is_running && live.as_ref().is_some_and(|live| !live.ended);
         let state = if is_running { TrainingState::Running } else { TrainingState::Interrupted };
-        Ok((begins || record.is_some()).then(|| Self { state, live: live.unwrap_or_default(), record }))
+        Ok((begins || saved.is_some()).then(|| Self { state, live: live.unwrap_or_default(), saved }))
     }
 }
 
 /// The record of a training that has not ended; `None` if there is no such training.
 pub fn record_of_unfinished(project: &Project, name: &str) -> Result<Option<Record>> {
     let folder = project.root().join("jobs").join(crate::project::checked_name(name)?);
-    let Some(Unfinished { state, live, record: training }) = Unfinished::read(&folder)? else { return Ok(None) };
+    let Some(Unfinished { state, live, saved: training }) = Unfinished::read(&folder)? else { return Ok(None) };
     let params = Params::named(&project.settings().set).ok();
     let mut record = Record {
         name: name.to_owned(),
