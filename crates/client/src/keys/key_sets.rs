@@ -44,7 +44,7 @@ pub fn ensure_set(
     project: &mut Project,
     owner: &Owner,
     layout: &Layout,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<KeySet> {
     let known = project.settings().keys.iter().find(|keys| keys.layout == layout.key()).cloned();
     if let Some(keys) = &known
@@ -64,7 +64,7 @@ pub fn ensure_set(
     owner
         .write_keys(&wanted, &mut out, || {
             made += 1;
-            report(ProgressEvent::Keys { done: made, total: wanted.len() });
+            on_progress(ProgressEvent::Keys { done: made, total: wanted.len() });
             cancellation.check()
         })
         .map_err(|error| with_path(error, &path))?;

@@ -103,7 +103,7 @@ pub fn retire(project: &mut Project) -> Result<()> {
 
 /// Replaces the secret key and its key sets, and returns the id of the old key and the new key. An
 /// interrupted rotation continues. Interrupted trainings with the old keys are reported.
-pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<(String, Owner)> {
+pub fn rotate(project: &mut Project, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<(String, Owner)> {
     let sets = project.settings().keys.clone();
     let rotation = match project.settings().rotation.clone() {
         Some(begun) => begun,
@@ -125,12 +125,12 @@ pub fn rotate(project: &mut Project, report: &mut (dyn FnMut(ProgressEvent) + Se
     // Before the key generation, which may be interrupted: afterwards the old key sets are unknown.
     let stranded = training::stranded(project, &sets);
     if !stranded.is_empty() {
-        report(ProgressEvent::Stranded(stranded));
+        on_progress(ProgressEvent::Stranded(stranded));
     }
     let owner = load_or_create(project)?;
     for &shape in &rotation.shapes {
         let layout = Layout::new(params(project)?, shape)?;
-        ensure_set(project, &owner, &layout, report)?;
+        ensure_set(project, &owner, &layout, on_progress)?;
     }
     project.update(|s| s.rotation = None)?;
     Ok((rotation.from, owner))

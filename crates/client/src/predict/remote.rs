@@ -28,7 +28,7 @@ pub fn logits(
     model: &Model,
     features: &Matrix,
     wish: RowFormWish,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<Matrix> {
     if features.columns() != model.features() {
         return Err(Error::FeatureCount { found: features.columns(), expected: model.features() });
@@ -36,13 +36,13 @@ pub fn logits(
     require_finite(&model.normalisation.filled(features))?;
     let outliers = outliers(model, features)?;
     if outliers.is_empty() {
-        return sent_logits(project, remote, model, features, wish, report);
+        return sent_logits(project, remote, model, features, wish, on_progress);
     }
     let rows = outliers.iter().take(MAX_NAMED_ROWS).map(|row| row + 1).collect();
-    report(ProgressEvent::Outliers { rows, count: outliers.len(), guard: normalisation::GUARD });
+    on_progress(ProgressEvent::Outliers { rows, count: outliers.len(), guard: normalisation::GUARD });
     let sent: Vec<usize> = (0..features.rows()).filter(|row| outliers.binary_search(row).is_err()).collect();
     let fitting = Matrix::from_fn(sent.len(), features.columns(), |row, column| features[(sent[row], column)]);
-    let answers = sent_logits(project, remote, model, &fitting, wish, report)?;
+    let answers = sent_logits(project, remote, model, &fitting, wish, on_progress)?;
     let mut logits = model.logits(features)?;
     for (row, &place) in sent.iter().enumerate() {
         (0..answers.columns()).for_each(|class| logits[(place, class)] = answers[(row, class)]);
@@ -57,7 +57,7 @@ fn sent_logits(
     model: &Model,
     features: &Matrix,
     wish: RowFormWish,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<Matrix> {
     let owner = keys::existing_owner(project)?;
     if model.training.key_id != Some(owner.key_id()) {
@@ -77,12 +77,12 @@ fn sent_logits(
     let form = wish.choose(remote.offer(), &layout, project.settings().uplink)?;
     let job = parse_job(model)?;
     require_job(remote, model, job)?;
-    let keys_are_there = send_keys(project, remote, &training.job, report)?;
+    let keys_are_there = send_keys(project, remote, &training.job, on_progress)?;
     let request = random_name()?;
     let leftovers = QueryLeftovers { server: remote.server().to_owned(), label: hex(&request[..6]), blobs: Vec::new() };
     let (folder, _lock) = locked_folder(project, &leftovers.label)?;
     let mut query = Query { remote, owner, layout, model, request, folder, form, leftovers, job: None };
-    let logits = match query.ask(features, report) {
+    let logits = match query.ask(features, on_progress) {
         Err(Error::Remote(rpc::Error::NotFound { server, .. })) if !keys_are_there => {
             Err(Error::KeysOfModelLost { model: model.name.clone(), server })
         }
@@ -131,11 +131,11 @@ fn send_keys(
     project: &Project,
     remote: &Remote,
     job: &str,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<bool> {
     let Some(keys) = training::key_set_of_job(project, job) else { return Ok(false) };
     let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
-    let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
+    let mut progress = |held, all| on_progress(ProgressEvent::SendingKeys { sent: held, total: all });
     match remote.upload_exactly(BlobKind::Keys, &project.key_file(&keys), digest, &mut progress) {
         // The server says what it lacks when it classifies.
         Err(rpc::Error::NotAsWritten { .. }) => Ok(false),
@@ -227,7 +227,7 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    fn ask(&mut self, features: &Matrix, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Matrix> {
+    fn ask(&mut self, features: &Matrix, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Matrix> {
         let normalised = self.model.normalisation.apply(features)?;
         // Labels are not sent, but a data set needs them.
         let rows = normalised.rows();
@@ -238,14 +238,14 @@ impl Query<'_> {
         let writer = RowBlobWriter { owner, layout, folder, form: *form, row_norm };
         let mut row_blobs = Vec::new();
         for (k, range) in ranges.iter().enumerate() {
-            report(ProgressEvent::Encrypting { done: k, total: ranges.len() });
+            on_progress(ProgressEvent::Encrypting { done: k, total: ranges.len() });
             let rows = RowsToEncrypt { set: &set, with_labels: false, weights: None };
             row_blobs.push(writer.write(rows, range.clone(), format!("query-{k:04}.ct"))?);
         }
         self.leftovers.blobs = row_blobs.iter().map(|row_blob| row_blob.blob.clone()).collect();
         project::write(&self.folder.join(LEFTOVERS), &self.leftovers)?;
         for row_blob in &row_blobs {
-            let mut progress = |held, all| report(ProgressEvent::SendingRows { sent: held, total: all });
+            let mut progress = |held, all| on_progress(ProgressEvent::SendingRows { sent: held, total: all });
             let path = self.folder.join(&row_blob.file);
             self.remote.upload_exactly(BlobKind::Features, &path, row_blob.digest()?, &mut progress)?;
         }
@@ -256,7 +256,7 @@ impl Query<'_> {
             ClassificationRequest { job, weights: parse_blob_name(&training.weights)?, queries, form: self.form };
         let job = self.remote.classify(self.request, &self.leftovers.label, &wish)?;
         self.job = Some(job.id);
-        let outputs = self.wait(&job, report)?;
+        let outputs = self.wait(&job, on_progress)?;
         let rows: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
         let Self { remote, owner, layout, folder, .. } = &*self;
         let mut logits =
@@ -270,12 +270,12 @@ impl Query<'_> {
         Ok(logits)
     }
 
-    fn wait(&self, job: &JobInfo, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Vec<Output>> {
+    fn wait(&self, job: &JobInfo, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Vec<Output>> {
         let mut watch = self.remote.watch(job.id, 0);
         while let Some(Event { kind, .. }) = watch.next_event()? {
             match kind {
                 EventKind::Finished(outputs) => return Ok(outputs),
-                EventKind::Progress(progress) => report(ProgressEvent::Working(progress)),
+                EventKind::Progress(progress) => on_progress(ProgressEvent::Working(progress)),
                 EventKind::Failed { reason } => return Err(Error::JobFailed { reason }),
                 EventKind::Cancelled => return Err(Error::JobCancelled),
                 _ => {}

@@ -62,13 +62,13 @@ pub(super) fn report_lost(
     training: &str,
     folder: &Path,
     cancelled: &[JobId],
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) {
-    cancelled.iter().for_each(|&job| report(ProgressEvent::Abandoned { job, cancelled: true }));
+    cancelled.iter().for_each(|&job| on_progress(ProgressEvent::Abandoned { job, cancelled: true }));
     if cancelled.is_empty() && has_row_blobs(folder) {
         let jobs = remote.jobs().unwrap_or_default();
         let open = jobs.iter().filter(|job| job.label == training && !job.state.has_ended());
-        open.for_each(|job| report(ProgressEvent::Abandoned { job: job.id, cancelled: false }));
+        open.for_each(|job| on_progress(ProgressEvent::Abandoned { job: job.id, cancelled: false }));
     }
 }
 

@@ -45,13 +45,13 @@ impl TrainingRun<'_> {
         mut self,
         job: &JobInfo,
         outputs: &[Output],
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Trained> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_check).ok_or(Error::NothingLearned)?;
         let validated = self.validated(job, outputs, &record.rounds, best, &self.best);
         let (output, weights, round, logits) = self.record_fault(validated)?;
-        let reference = self.reference(&record, best, report)?;
+        let reference = self.reference(&record, best, on_progress)?;
         let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
         let training = self.provenance(job, &record, &output, best, round);
         let noise = difference.map(noise_bound);
@@ -162,7 +162,7 @@ impl TrainingRun<'_> {
         &self,
         record: &JobRecord,
         best: usize,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Option<Matrix>> {
         if !self.options.verify {
             return Ok(None);
@@ -170,7 +170,7 @@ impl TrainingRun<'_> {
         let terms = &record.terms;
         let told = (terms.rate, terms.lowering, terms.momentum, terms.seed, terms.alpha);
         let (Some(rate), Some(lowering), Some(momentum), Some(seed), Some(alpha)) = told else { return Ok(None) };
-        report(ProgressEvent::Checking);
+        on_progress(ProgressEvent::Checking);
         let HyperParameters { batch, max_epochs, check_every, .. } = *terms;
         let terms =
             reference_check::ReferenceConfig { batch, rate, lowering, momentum, seed, alpha, max_epochs, check_every };

@@ -29,7 +29,7 @@ impl TrainingRun<'_> {
     pub(super) fn follow(
         &mut self,
         job: &JobInfo,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Vec<Output>> {
         let decided = DecidedVerdicts::new(self.job_record()?.rounds.iter().map(|round| round.verdict).collect());
         let (remote, layout, folder) = (self.remote, self.layout.clone(), self.folder.clone());
@@ -50,7 +50,7 @@ impl TrainingRun<'_> {
             scope.spawn(move || receive.run(&arrived));
             scope.spawn(move || send_verdicts(remote, job.id, decided, &dispatched, &failed));
             let mut rounds = Rounds { decided, dispatches, after_stop: 0 };
-            let outcome = self.judge_arrivals(job, &arrivals, &mut rounds, report);
+            let outcome = self.judge_arrivals(job, &arrivals, &mut rounds, on_progress);
             // The sender ends with its queue, and the receiver with the next event.
             stop.cancel();
             outcome
@@ -62,27 +62,27 @@ impl TrainingRun<'_> {
         job: &JobInfo,
         arrivals: &Receiver<Arrival>,
         rounds: &mut Rounds<'_>,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Vec<Output>> {
         let mut clock = IterationClock::default();
         while let Ok(arrival) = arrivals.recv() {
             let kind = match arrival {
                 Arrival::Failed(error) => return Err(error),
                 Arrival::Logits(validation, files) => {
-                    self.answer(job, validation, files, rounds, report)?;
+                    self.answer(job, validation, files, rounds, on_progress)?;
                     continue;
                 }
                 Arrival::Event(kind) => kind,
             };
             match kind {
-                EventKind::Queued => report(ProgressEvent::Queued),
-                EventKind::Started { engine, .. } => report(ProgressEvent::Started(engine)),
+                EventKind::Queued => on_progress(ProgressEvent::Queued),
+                EventKind::Started { engine, .. } => on_progress(ProgressEvent::Started(engine)),
                 EventKind::Progress(JobProgress { resting: true, .. }) if self.options.leave_resting => {
                     return Err(Error::Resting);
                 }
                 EventKind::Progress(progress) => {
                     clock.tick(&progress, &mut self.saved.seconds.iterations);
-                    report(ProgressEvent::Working(progress));
+                    on_progress(ProgressEvent::Working(progress));
                 }
                 EventKind::Validation(_) => {}
                 EventKind::Judged { round } => {
@@ -116,7 +116,7 @@ impl TrainingRun<'_> {
         validation: Validation,
         files: Result<Vec<PathBuf>>,
         rounds: &mut Rounds<'_>,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<()> {
         let number = validation.round as usize;
         let batches = self.layout.batches(self.saved.batches.len());
@@ -167,7 +167,7 @@ impl TrainingRun<'_> {
         self.save_judged()?;
         self.save()?;
         rounds.decided.decide(round.verdict);
-        report(ProgressEvent::Judged { number: known + 1, round });
+        on_progress(ProgressEvent::Judged { number: known + 1, round });
         let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, round.verdict, self.options.verdict_delay)));
         Ok(())
     }

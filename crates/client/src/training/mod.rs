@@ -90,7 +90,7 @@ impl<'a> TrainingRun<'a> {
         remote: &'a Remote,
         data: &'a TrainingData,
         options: &'a TrainingOptions,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let began = Instant::now();
         // What is wrong with it is said before anything is encrypted.
@@ -116,7 +116,7 @@ impl<'a> TrainingRun<'a> {
             Live::begin(&folder, options.command.clone(), shape, preparation)
         });
         let live = Arc::new(Mutex::new(live));
-        let report = &mut followed(&live, report);
+        let on_progress = &mut followed(&live, on_progress);
         let retire = must_retire_keys(project, options, before.as_ref());
         let same = before
             .as_ref()
@@ -133,22 +133,31 @@ impl<'a> TrainingRun<'a> {
             Some(saved) if going_on && !options.replace && saved.needs_its_keys(project) => {
                 kept_key_set(project, &owner, &layout, saved, &options.name)?
             }
-            _ => key_set_for_new_training(project, &owner, &layout, options, report)?,
+            _ => key_set_for_new_training(project, &owner, &layout, options, on_progress)?,
         };
         let stranded: Vec<_> = stranded(project, &sets).into_iter().filter(|name| *name != options.name).collect();
         if !stranded.is_empty() {
-            report(ProgressEvent::Stranded(stranded));
+            on_progress(ProgressEvent::Stranded(stranded));
         }
         let fitting = |saved: &SavedTraining| saved.keys == keys.blob && saved.can_be_sent(&folder, options.replace);
         let (saved, best) = match before {
             Some(saved) if same && fitting(&saved) => resumed(project, remote, data, options, saved, &folder)?,
             before => {
-                discard(project, remote, options, before.as_ref(), &folder, report)?;
+                discard(project, remote, options, before.as_ref(), &folder, on_progress)?;
                 let measured = project.settings().uplink;
                 let form = options.row_form.choose(remote.offer(), &layout, measured)?;
                 let cancellation = project.cancellation();
-                let mut saved =
-                    SavedTraining::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancellation, report)?;
+                let mut saved = SavedTraining::begin(
+                    &owner,
+                    &layout,
+                    data,
+                    &keys,
+                    wishes,
+                    form,
+                    &folder,
+                    cancellation,
+                    on_progress,
+                )?;
                 saved.fresh_keys = options.fresh_keys;
                 (saved, BestCheck::none(data))
             }
@@ -172,31 +181,31 @@ impl<'a> TrainingRun<'a> {
 
     /// Uploads what the server does not have, follows the job, judges its checks and decrypts the
     /// result.
-    pub fn run(mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
+    pub fn run(mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Trained> {
         let live = self.live.clone();
-        let report = &mut followed(&live, report);
-        self.send(report)?;
-        let job = self.job(report)?;
+        let on_progress = &mut followed(&live, on_progress);
+        self.send(on_progress)?;
+        let job = self.job(on_progress)?;
         let start = Instant::now();
-        let outcome = self.follow(&job, report);
+        let outcome = self.follow(&job, on_progress);
         self.saved.seconds.training += start.elapsed().as_secs_f64();
         let outcome = outcome.and_then(|outputs| self.download_weights(&job, &outputs).map(|()| outputs));
         // The server must not see how long the client works on what it downloaded.
         self.remote.disconnect();
         self.save()?;
         let outputs = self.record_fault(outcome)?;
-        self.finish(&job, &outputs, report)
+        self.finish(&job, &outputs, on_progress)
     }
 
     /// Requests the job, or finds the one that was requested before. A job that failed since is
     /// replaced by a new one.
-    fn job(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<JobInfo> {
+    fn job(&mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<JobInfo> {
         let requested_before = self.saved.job.as_ref().is_some_and(|job| job.fault.is_none());
         let job = self.request_job()?;
         if job.state != JobState::Failed || !requested_before {
             return Ok(job);
         }
-        report(ProgressEvent::Restarted { reason: job.reason });
+        on_progress(ProgressEvent::Restarted { reason: job.reason });
         self.forget_job()?;
         self.request_job()
     }
@@ -300,12 +309,12 @@ impl<'a> TrainingRun<'a> {
 /// Events that are recorded before they are reported.
 fn followed<'a>(
     live: &Arc<Mutex<Live>>,
-    report: &'a mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &'a mut (dyn FnMut(ProgressEvent) + Send),
 ) -> impl FnMut(ProgressEvent) + Send + use<'a> {
     let live = live.clone();
     move |event| {
         live.lock().unwrap_or_else(PoisonError::into_inner).observe(&event);
-        report(event);
+        on_progress(event);
     }
 }
 
@@ -342,12 +351,12 @@ fn discard(
     options: &TrainingOptions,
     before: Option<&SavedTraining>,
     folder: &Path,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<()> {
     let last = before.and_then(|saved| saved.open_job(&options.name));
     let cancelled = abandoned::cancel(project, remote, &options.name, None, last)?;
     if before.is_none() {
-        abandoned::report_lost(remote, &options.name, folder, &cancelled, report);
+        abandoned::report_lost(remote, &options.name, folder, &cancelled, on_progress);
     }
     saved::discard(folder)
 }
@@ -387,13 +396,13 @@ fn key_set_for_new_training(
     owner: &Owner,
     layout: &Layout,
     options: &TrainingOptions,
-    report: &mut (dyn FnMut(ProgressEvent) + Send),
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
 ) -> Result<KeySet> {
     if options.replace {
-        report(ProgressEvent::Comparing);
+        on_progress(ProgressEvent::Comparing);
         keys::check_set(project, layout)?;
     }
-    keys::ensure_set(project, owner, layout, report)
+    keys::ensure_set(project, owner, layout, on_progress)
 }
 
 /// The names of interrupted trainings whose key set was among those `before` and no longer exists.

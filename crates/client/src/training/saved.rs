@@ -123,7 +123,7 @@ impl SavedTraining {
         form: RowForm,
         folder: &Path,
         cancellation: &Cancellation,
-        report: &mut (dyn FnMut(ProgressEvent) + Send),
+        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<Self> {
         let start = Instant::now();
         let training = layout.pieces(data.training.rows());
@@ -133,7 +133,7 @@ impl SavedTraining {
         let mut done = 0;
         let mut encrypt = |of: RowsToEncrypt<'_>, rows, name: &str| -> Result<RowBlobFile> {
             cancellation.check()?;
-            report(ProgressEvent::Encrypting { done, total: all });
+            on_progress(ProgressEvent::Encrypting { done, total: all });
             let file = format!("{name}-{done:04}.ct");
             done += 1;
             writer.write(of, rows, file)
@@ -142,7 +142,7 @@ impl SavedTraining {
         let batches = training.into_iter().map(|r| encrypt(to_train, r, "batch")).collect::<Result<_>>()?;
         let validation =
             validation.into_iter().map(|r| encrypt(to_validate, r, "validation")).collect::<Result<_>>()?;
-        report(ProgressEvent::Encrypting { done: all, total: all });
+        on_progress(ProgressEvent::Encrypting { done: all, total: all });
         Ok(Self {
             version: VERSION,
             fingerprint: data.fingerprint(),

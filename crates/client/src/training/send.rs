@@ -26,15 +26,15 @@ enum RowBlobIndex {
 
 impl TrainingRun<'_> {
     /// Uploads what the server does not have.
-    pub(super) fn send(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+    pub(super) fn send(&mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
         let (start, sent_before) = (Instant::now(), self.saved.sent);
-        self.send_keys(report)?;
+        self.send_keys(on_progress)?;
         let total = self.saved.row_bytes();
         let mut before = 0;
         let batches = (0..self.saved.batches.len()).map(RowBlobIndex::Batch);
         let indices: Vec<_> = batches.chain((0..self.saved.validation.len()).map(RowBlobIndex::Validation)).collect();
         for index in indices {
-            let mut progress = |held, _| report(ProgressEvent::SendingRows { sent: before + held, total });
+            let mut progress = |held, _| on_progress(ProgressEvent::SendingRows { sent: before + held, total });
             let sent = match self.send_rows(index, &mut progress) {
                 Err(Error::Remote(rpc::Error::NotAsWritten { .. })) => {
                     self.encrypt_again(index)?;
@@ -119,15 +119,15 @@ impl TrainingRun<'_> {
         abandoned::cancel(self.project, self.remote, &self.options.name, None, last).map(drop)
     }
 
-    fn send_keys(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
-        let sent = match self.send_key_set(report) {
+    fn send_keys(&mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+        let sent = match self.send_key_set(on_progress) {
             Err(Error::Remote(rpc::Error::NotAsWritten { path, .. })) => {
                 let others = self.other_users_of_its_keys();
                 if !others.is_empty() {
                     return Err(Error::KeySetLost { path, trainings: others.join(", ") });
                 }
-                self.make_keys_again(report)?;
-                self.send_key_set(report)?
+                self.make_keys_again(on_progress)?;
+                self.send_key_set(on_progress)?
             }
             sent => sent?,
         };
@@ -136,7 +136,7 @@ impl TrainingRun<'_> {
     }
 
     /// Uploads the key set, and returns the bytes that were sent.
-    fn send_key_set(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<u64> {
+    fn send_key_set(&mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<u64> {
         let keys = self.key_set()?;
         if !keys.sent {
             // Record this before the first byte leaves: a key set that a server may have seen is
@@ -146,7 +146,7 @@ impl TrainingRun<'_> {
         }
         let path = self.project.key_file(&keys);
         let digest = BlobDigest { name: parse_blob_name(&keys.blob)?, size: keys.bytes };
-        let mut progress = |held, all| report(ProgressEvent::SendingKeys { sent: held, total: all });
+        let mut progress = |held, all| on_progress(ProgressEvent::SendingKeys { sent: held, total: all });
         Ok(self.remote.upload_exactly(BlobKind::Keys, &path, digest, &mut progress)?.sent)
     }
 
@@ -160,10 +160,10 @@ impl TrainingRun<'_> {
     }
 
     /// Generates the key set again: the server lost it, and so did this folder.
-    fn make_keys_again(&mut self, report: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
+    fn make_keys_again(&mut self, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<()> {
         self.leave_job()?;
         remove_if_there(&self.project.key_file(&self.key_set()?))?;
-        let keys = keys::ensure_set(self.project, &self.owner, &self.layout, report)?;
+        let keys = keys::ensure_set(self.project, &self.owner, &self.layout, on_progress)?;
         self.saved.keys = keys.blob;
         self.save()
     }

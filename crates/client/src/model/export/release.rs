@@ -84,7 +84,7 @@ pub fn publish(
     project: &mut Project,
     model: &Model,
     options: &ExportOptions,
-    report: &mut (dyn FnMut(ExportEvent<'_>) + Send),
+    on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send),
 ) -> Result<(Published, PathBuf)> {
     let path = project.model(&model.name)?.with_extension("released");
     let source = fingerprint(model);
@@ -110,8 +110,8 @@ pub fn publish(
         state.left.checked_sub(wanted).ok_or(hetal_keys::Error::Exhausted { wanted, left: state.left })?;
         require_same(options.limits, model, state)?;
     }
-    let plan = ReleasePlan::new(project, model, options.limits, &source, report)?;
-    let accuracy = plan.require_accuracy(options, report)?;
+    let plan = ReleasePlan::new(project, model, options.limits, &source, on_progress)?;
+    let accuracy = plan.require_accuracy(options, on_progress)?;
     let published = plan.release(project, model, source, accuracy)?;
     project::write(&path, &published)?;
     Ok((published, path))
@@ -139,7 +139,7 @@ impl ReleasePlan {
         model: &Model,
         limits: Option<ReleaseLimits>,
         source: &str,
-        report: &mut (dyn FnMut(ExportEvent<'_>) + Send),
+        on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send),
     ) -> Result<Self> {
         let weights = model.normalisation.unfold(&model.matrix())?;
         let numbers = numbers_of(model);
@@ -147,7 +147,7 @@ impl ReleasePlan {
         let ReleaseLimits { models, security } = limits.unwrap_or_default();
         let rows = model.history.as_ref().map(|history| DecryptedRows::open(project, model, history)).transpose()?;
         let noise = match &rows {
-            Some(rows) => estimated(project, model, rows, source, report)? / libm::sqrt(numbers as f64),
+            Some(rows) => estimated(project, model, rows, source, on_progress)? / libm::sqrt(numbers as f64),
             None => model.noise.ok_or(Error::NoiseUnknown)?,
         };
         let budget = match fixed {
@@ -175,10 +175,10 @@ impl ReleasePlan {
     fn require_accuracy(
         &self,
         options: &ExportOptions,
-        report: &mut (dyn FnMut(ExportEvent<'_>) + Send),
+        on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send),
     ) -> Result<Option<f64>> {
         let Judged::ByAccuracy { table, rows, labels } = &self.judged else { return Ok(None) };
-        report(ExportEvent::Table(table));
+        on_progress(ExportEvent::Table(table));
         let line = table.line(self.budget.security, &self.weights, rows, labels)?;
         if table.loss(&line) > TOLERATED_LOSS && !options.accept_loss {
             return Err(Error::AccuracyLost {
@@ -238,7 +238,7 @@ fn estimated(
     model: &Model,
     rows: &DecryptedRows<'_>,
     source: &str,
-    report: &mut (dyn FnMut(ExportEvent<'_>) + Send),
+    on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send),
 ) -> Result<f64> {
     let path = project.model(&model.name)?.with_extension("noise");
     if let Some(stored) = project::read::<StoredEstimate>(&path)?
@@ -246,7 +246,7 @@ fn estimated(
     {
         return Ok(stored.bound);
     }
-    let bound = rows.estimate(report)?.bound();
+    let bound = rows.estimate(on_progress)?.bound();
     project::write(&path, &StoredEstimate { source: source.to_owned(), bound })?;
     Ok(bound)
 }

@@ -44,7 +44,7 @@ impl<'a> DecryptedRows<'a> {
     }
 
     /// Estimates the noise of the weights.
-    pub fn estimate(&self, report: &mut (dyn FnMut(ExportEvent<'_>) + Send)) -> Result<NoiseEstimate> {
+    pub fn estimate(&self, on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send)) -> Result<NoiseEstimate> {
         let params = &self.layout.params;
         let noise =
             Noise::measured(params.name()).ok_or_else(|| Error::NoiseNotMeasured { set: params.name().to_owned() })?;
@@ -62,12 +62,12 @@ impl<'a> DecryptedRows<'a> {
             verdicts: &self.history.verdicts,
             check: self.model.training.best_check(),
         };
-        let report = std::sync::Mutex::new((0, report));
+        let progress = std::sync::Mutex::new((0, on_progress));
         let done = || {
-            let mut report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            report.0 += 1;
-            let done = report.0;
-            (report.1)(ExportEvent::Trial { done, total: NoiseEstimate::TRIALS + 1 });
+            let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            progress.0 += 1;
+            let done = progress.0;
+            (progress.1)(ExportEvent::Trial { done, total: NoiseEstimate::TRIALS + 1 });
         };
         Ok(rehearsal.estimate(params.top_level(), noise, &done)?)
     }
