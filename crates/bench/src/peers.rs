@@ -22,7 +22,7 @@ pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
         bootstraps.push(1e6 * seconds / their_us);
     };
     let options = CpuOptions { set, threads: 1, split, small_set_command: &["peers", "--set", "small"] };
-    let mut report = ops::report(&options, &mut on_bootstrap)?;
+    let mut report = ops::measure(&options, &mut on_bootstrap)?;
     let [ours, theirs, ratio, bootstrap] = [ours, theirs, ratios, bootstraps].map(|mut values| median(&mut values));
     let units = |microseconds: f64| microseconds / theirs;
     let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);

@@ -149,7 +149,7 @@ impl Reproduction<'_> {
 
     fn softmax(&self) -> Result<String> {
         let samples = if self.arguments.quick { softmax::QUICK } else { self.arguments.samples };
-        let objects = self.part("softmax", json!({ "samples": samples }), || softmax::report(samples))?;
+        let objects = self.part("softmax", json!({ "samples": samples }), || softmax::measure(samples))?;
         Ok(format!(
             "## Errors of softmax approximations (table `tab:softmaxerr`)
 
@@ -176,7 +176,7 @@ as in the paper, which drew 100,000,000. The error of a row is that of its worst
         for &shape in shapes {
             let (a, b, c) = shape;
             let settings = json!({ "engine": kind.name(), "set": set });
-            objects.extend(self.part(&format!("matmul-{a}-{b}-{c}"), settings, || matmul::report(shape, kind, set))?);
+            objects.extend(self.part(&format!("matmul-{a}-{b}-{c}"), settings, || matmul::measure(shape, kind, set))?);
         }
         Ok(format!(
             "## Matrix products (tables `tab:matnum_fixed`, `tab:matmul_comp`)
@@ -205,7 +205,7 @@ matrices at level 12 (in the branch `A<B`, `A` at 11).
                 let settings = json!({ "engine": kind.name(), "set": set, "iterations": iterations });
                 let name = format!("train-{}-{}", preset.name, circuit.name());
                 let arguments = iteration_arguments(preset.name, set, iterations)?;
-                let compute = || Ok(vec![train::report(&arguments, circuit, kind)?]);
+                let compute = || Ok(vec![train::measure(&arguments, circuit, kind)?]);
                 objects.extend(self.part(&name, settings, compute)?);
             }
         }
@@ -294,7 +294,7 @@ measured in that run.
         let search = grid_search(&data, &agreement, &ROW_NORMS, &RATES)?;
         let mut objects = search.objects();
         let errors = accuracy::OperationErrors::measure(&self.arguments.set)?;
-        objects.push(accuracy::report(&data, &search, &self.arguments.set, errors)?);
+        objects.push(accuracy::measure(&data, &search, &self.arguments.set, errors)?);
         let Trial { row_norm, rate, result: nesterov } = search.best();
         let without_momentum = Agreement { rate: *rate, momentum: Momentum::None, max_epochs: SGD_EPOCHS, ..agreement };
         let sgd = train_plain(&data.normalised(*row_norm)?, &without_momentum)?;

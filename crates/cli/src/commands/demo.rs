@@ -208,7 +208,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let wall = start.elapsed().as_secs_f64().max(trained.seconds.all);
     let accuracies = Accuracies::new(&trained, &rows)?;
     let results = Results { arguments, rows: &rows, layout: &layout, trained: &trained, accuracies, wall };
-    print(arguments.json, &results.report(), &results.text());
+    print(arguments.json, &results.to_json(), &results.text());
     Ok(())
 }
 
@@ -275,7 +275,7 @@ struct Results<'a> {
 }
 
 impl Results<'_> {
-    fn report(&self) -> Value {
+    fn to_json(&self) -> Value {
         let Self { layout, trained, accuracies, wall, .. } = self;
         json!({
             "test_accuracy": accuracies.encrypted,

@@ -27,12 +27,12 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let value = report(&arguments.dir)?;
+    let value = to_json(&arguments.dir)?;
     print(arguments.json, &value, &text(&value));
     Ok(())
 }
 
-fn report(folder: &Path) -> Result<Value> {
+fn to_json(folder: &Path) -> Result<Value> {
     let spinner = progress::spinner("checking GPUs (kernels are compiled the first time)");
     let gpus = gpus(&Params::named("full")?);
     spinner.finish_and_clear();

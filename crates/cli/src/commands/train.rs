@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let training = TrainingRun::open(&mut project, &remote, &task, &options, &mut show)?;
     let trained = training.run(&mut show)?;
     drop(progress);
-    let mut value = report(&trained, &params);
+    let mut value = to_json(&trained, &params);
     value["data"] = data_value(&data, &task.preparation);
     value["weights"] = weights.value();
     print(arguments.json, &value, &text(&trained, &params, &arguments.dir));
@@ -125,7 +125,7 @@ pub fn manifest_value(manifest: &Manifest) -> Result<Value> {
 
 /// The result of a training as JSON. Fields that follow from decrypted values, and that no release
 /// covers, are rounded and named in `private`.
-pub fn report(trained: &Trained, params: &Params) -> Value {
+pub fn to_json(trained: &Trained, params: &Params) -> Value {
     let training = &trained.model.training;
     json!({
         "security": security(params),

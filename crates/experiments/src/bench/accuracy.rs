@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let data = DataSplits::load(&arguments.data, preset(&arguments.shape)?)?;
     let search = grid_search(&data, &data.agreement(&Wishes::default())?, &ROW_NORMS, &RATES)?;
     let errors = OperationErrors::measure(&arguments.set)?;
-    let objects = vec![report(&data, &search, &arguments.set, errors)?];
+    let objects = vec![measure(&data, &search, &arguments.set, errors)?];
     if !arguments.json {
         print(false, &Value::Null, &format!("{}\n", search_table(&search.objects())));
     }
@@ -68,7 +68,7 @@ pub fn search_table(objects: &[Value]) -> TextTable {
 }
 
 /// Trains with the best row length and rate and with the errors of a set; compares the accuracies.
-pub fn report(data: &DataSplits, search: &GridSearch, set: &str, errors: OperationErrors) -> Result<Value> {
+pub fn measure(data: &DataSplits, search: &GridSearch, set: &str, errors: OperationErrors) -> Result<Value> {
     let Trial { row_norm, rate, result: exact } = search.best();
     let noise = errors.noise(set)?;
     let splits = data.normalised(*row_norm)?;

@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let runner = Runner::new(arguments.engine, &arguments.set, GpuOptions::default())?;
     let mut all = Vec::new();
     for shape in shapes {
-        let objects = report_in(&runner, shape, &algorithms, arguments.engine, &arguments.set)?;
+        let objects = measure_in(&runner, shape, &algorithms, arguments.engine, &arguments.set)?;
         if !arguments.json {
             output::print(false, &Value::Null, &table(&objects).to_string());
         }
@@ -95,12 +95,12 @@ const PRINTED_SECONDS: [[Option<f64>; 7]; 5] = [
 ];
 
 /// Measures every algorithm on one shape. Returns one flat object for each.
-pub fn report(shape: ProductShape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
-    report_in(&Runner::new(kind, set, GpuOptions::default())?, shape, &Algorithm::ALL, kind, set)
+pub fn measure(shape: ProductShape, kind: EngineKind, set: &str) -> Result<Vec<Value>> {
+    measure_in(&Runner::new(kind, set, GpuOptions::default())?, shape, &Algorithm::ALL, kind, set)
 }
 
 /// Measures some algorithms on one shape, with one set of keys for all of them.
-fn report_in(
+fn measure_in(
     runner: &Runner,
     shape: ProductShape,
     algorithms: &[Algorithm],
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn counts_are_those_of_the_corrected_table() {
-        let objects = report(SHAPES[0], EngineKind::Clear, "full").unwrap();
+        let objects = measure(SHAPES[0], EngineKind::Clear, "full").unwrap();
         assert_eq!(objects.len(), Algorithm::ALL.len());
         for object in &objects {
             assert!(object["counts_as_printed"] == true && object["seconds"].is_null(), "{object}");
@@ -512,7 +512,7 @@ mod tests {
     /// Runs every algorithm under encryption, on several blocks. PrivGD is timed on fewer columns.
     #[test]
     fn encrypted_products_are_exact_and_timed() {
-        let objects = report((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();
+        let objects = measure((32, 70, 4), EngineKind::Cpu, "insecure-toy11").unwrap();
         for object in &objects {
             assert!(object["max_error"].as_f64().unwrap() < 1e-6, "{object}");
             assert!(object["seconds"].as_f64().unwrap() > 0.0 && object["counts_as_printed"].is_null());

@@ -53,9 +53,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Processor::Cpu => {
             let small_set_command = &["bench", "ops", "--set", "small", "--json"];
             let options = CpuOptions { set: &arguments.set, threads: arguments.threads, split, small_set_command };
-            report(&options, &mut |_| {})?
+            measure(&options, &mut |_| {})?
         }
-        Processor::Cuda => report_on_gpu(&arguments.set, arguments.device, split)?,
+        Processor::Cuda => measure_on_gpu(&arguments.set, arguments.device, split)?,
     };
     if arguments.json {
         print(true, &Value::from(report), "");
@@ -82,7 +82,7 @@ pub struct CpuOptions<'a> {
 ///
 /// For `full`, the report includes figures `small_*` of the set `small`. A second process measures
 /// them, because memory is measured for a process.
-pub fn report(options: &CpuOptions<'_>, on_bootstrap: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
+pub fn measure(options: &CpuOptions<'_>, on_bootstrap: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
     let mut report = OpsBench::new(options.set, options.split)?.measure(options.threads, on_bootstrap)?;
     if options.set == "full" {
         let small = run_small_set(options.small_set_command)?;
@@ -107,7 +107,7 @@ fn run_small_set(arguments: &[&str]) -> Result<Value> {
 }
 
 /// Measures a parameter set on a GPU.
-pub fn report_on_gpu(set: &str, device: usize, split: BsgsSplit) -> Result<Map<String, Value>> {
+pub fn measure_on_gpu(set: &str, device: usize, split: BsgsSplit) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
     let gpu = open_gpu(&owner.params, device)?;
     OpsBench::on(owner, gpu, split)?.measure()

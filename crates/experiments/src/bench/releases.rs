@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let noise = Noise::measured(&arguments.set).ok_or_else(unmeasured)?;
     let mut objects = Vec::new();
     for case in arguments.cases()? {
-        objects.push(report(arguments, &case, noise)?);
+        objects.push(measure_case(arguments, &case, noise)?);
     }
     print_table(arguments.json, &objects, table);
     Ok(())
@@ -104,7 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Estimates the noise of a training, and compares it with that of an engine. Returns a flat object
 /// but for the lines of the release.
-fn report(arguments: &Arguments, case: &Case, noise: Noise) -> Result<Value> {
+fn measure_case(arguments: &Arguments, case: &Case, noise: Noise) -> Result<Value> {
     let params = Params::named(&arguments.set)?;
     let history = case.history()?;
     let prepared = case.prepared(params.slots())?;

@@ -31,7 +31,7 @@ pub const QUICK: usize = 20_000;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let objects = report(if arguments.quick { QUICK } else { arguments.samples })?;
+    let objects = measure(if arguments.quick { QUICK } else { arguments.samples })?;
     print_table(arguments.json, &objects, table);
     Ok(())
 }
@@ -142,7 +142,7 @@ const PRINTED: [Part; 4] = [
 ];
 
 /// Measures every cell with `samples` rows on each box. Returns one flat object for each cell.
-pub fn report(samples: usize) -> Result<Vec<Value>> {
+pub fn measure(samples: usize) -> Result<Vec<Value>> {
     let noise = BootstrapNoise::of(SET)?;
     let bar = progress::bar((PRINTED.len() * BOXES.len() * samples) as u64);
     let mut objects = Vec::new();
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn averages_are_the_paper_s_but_for_misprints_and_ours_is_within_its_limits() {
-        let objects = report(QUICK).unwrap();
+        let objects = measure(QUICK).unwrap();
         assert_eq!(objects.len(), PRINTED.len() * BOXES.len() * (METHODS.len() + 3));
         for object in &objects {
             if let (Some(average), Some(printed)) = (object["avg_error"].as_f64(), object["printed_avg"].as_f64()) {

@@ -50,13 +50,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let engine_of = |circuit| if circuit == arguments.circuit { arguments.engine } else { EngineKind::Clear };
     let reports = match arguments.patience {
         _ if arguments.plan => vec![device_memory::plan(arguments)?],
-        Some(patience) => vec![full_training::report(arguments, patience)?],
+        Some(patience) => vec![full_training::measure(arguments, patience)?],
         None if arguments.is_custom() && arguments.circuit == CircuitChoice::Ours => {
-            vec![report(arguments, CircuitChoice::Ours, arguments.engine)?]
+            vec![measure(arguments, CircuitChoice::Ours, arguments.engine)?]
         }
         None => vec![
-            report(arguments, CircuitChoice::Ours, engine_of(CircuitChoice::Ours))?,
-            report(arguments, CircuitChoice::Paper, engine_of(CircuitChoice::Paper))?,
+            measure(arguments, CircuitChoice::Ours, engine_of(CircuitChoice::Ours))?,
+            measure(arguments, CircuitChoice::Paper, engine_of(CircuitChoice::Paper))?,
         ],
     };
     output::print(arguments.json, &Value::from(&reports[..]), &side_by_side(&reports));
@@ -74,15 +74,15 @@ fn side_by_side(objects: &[Value]) -> String {
 }
 
 /// Runs iterations of a circuit on an engine. Returns a flat object.
-pub fn report(arguments: &Arguments, circuit: CircuitChoice, engine: EngineKind) -> Result<Value> {
+pub fn measure(arguments: &Arguments, circuit: CircuitChoice, engine: EngineKind) -> Result<Value> {
     match circuit {
-        CircuitChoice::Ours => report_ours(&Arguments { engine, ..arguments.clone() }),
-        CircuitChoice::Paper => paper::report(arguments, engine),
+        CircuitChoice::Ours => measure_ours(&Arguments { engine, ..arguments.clone() }),
+        CircuitChoice::Paper => paper::measure(arguments, engine),
     }
 }
 
 /// Runs iterations of our circuit. Returns a flat object.
-fn report_ours(arguments: &Arguments) -> Result<Value> {
+fn measure_ours(arguments: &Arguments) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let setup = TrainingSetup::new(arguments, params.slots())?;
     let mut report = json!({
@@ -101,7 +101,7 @@ fn report_ours(arguments: &Arguments) -> Result<Value> {
     let experiment = |resident| Iterations { setup: &setup, params: &params, arguments, resident };
     let engine_run = EngineRun { arguments, params: &params, setup: &setup, validation_pieces: 0 };
     let results = engine_run.run(experiment, &mut report)?;
-    setup.rows_sent.report(&mut report);
+    setup.rows_sent.add_to(&mut report);
     count_operations(&setup, &params, &mut report)?;
     report["refreshes"] = results.refreshes.into();
     report["seconds_per_iteration"] = results.timing.wall.into();

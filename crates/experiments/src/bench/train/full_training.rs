@@ -194,7 +194,7 @@ pub fn train_on(
 }
 
 /// Trains to early stopping. Returns a flat object.
-pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
+pub(super) fn measure(arguments: &Arguments, patience: usize) -> Result<Value> {
     let params = Arc::new(Params::named(&arguments.set)?);
     let raw = DataSplits::load(arguments.data.as_deref().unwrap_or(Path::new(".")), preset(&arguments.shape)?)?;
     let agreement = raw.agreement(&Wishes { patience: Some(patience), ..Wishes::default() })?;
@@ -221,7 +221,7 @@ pub(super) fn report(arguments: &Arguments, patience: usize) -> Result<Value> {
     let experiment =
         |resident| FullTraining { setup: &setup, params: &params, splits: &splits, agreement: &agreement, resident };
     let training = engine_run.run(experiment, &mut report)?;
-    setup.rows_sent.report(&mut report);
+    setup.rows_sent.add_to(&mut report);
     let results = results(&training, plain, &splits)?;
     if let (Some(report), Value::Object(results)) = (report.as_object_mut(), results) {
         report.extend(results);

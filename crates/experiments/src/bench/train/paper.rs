@@ -113,7 +113,7 @@ impl Experiment for PaperIterations<'_> {
 /// Runs iterations of the paper's circuit. Returns a flat object.
 ///
 /// Operations are counted on plain numbers, whatever the engine is.
-pub(super) fn report(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
+pub(super) fn measure(arguments: &Arguments, kind: EngineKind) -> Result<Value> {
     let params = Params::named(&arguments.set)?;
     let setup = TrainingSetup::new(arguments, params.slots())?;
     let preset = setup.preset;

@@ -55,7 +55,7 @@ impl RowsSent {
     }
 
     /// Adds the form and the lifts to a report.
-    pub(super) fn report(&self, report: &mut Value) {
+    pub(super) fn add_to(&self, report: &mut Value) {
         let Lifts { count, seconds } = *self.lifts();
         report["rows_form"] = self.form.name().into();
         if count > 0 {
