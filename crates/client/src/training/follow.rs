@@ -118,58 +118,68 @@ impl TrainingRun<'_> {
         rounds: &mut Rounds<'_>,
         on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
     ) -> Result<()> {
-        let number = validation.round as usize;
-        let batches = self.layout.batches(self.saved.batches.len());
-        let record = self.job_record()?;
-        let known = record.rounds.len();
-        if number <= rounds.decided.known && files.is_ok() {
-            // An earlier run decided on it, and may not have sent the verdict. If the server has
-            // it, the next event says so.
-            if validation.repeats == repeats(&record.rounds[..number - 1]) {
-                let (verdict, delay) = (record.rounds[number - 1].verdict, self.options.verdict_delay.max(AGAIN));
-                let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, verdict, delay)));
-            }
-            return Ok(());
+        if validation.round as usize <= rounds.decided.known && files.is_ok() {
+            return self.repeat_verdict(validation, rounds);
         }
+        let record = self.job_record()?;
         let is_stopped = record.rounds.last().is_some_and(|round| round.verdict == Verdict::Stop);
+        // A verdict threw these logits away while they were computed.
+        let gone = is_stopped || files.is_ok() && validation.repeats < repeats(&record.rounds);
         if is_stopped {
             rounds.after_stop += 1;
             if rounds.after_stop >= MOST_OPEN {
-                return Err(Error::hostile(format!("round {number} after the verdict stop")));
+                return Err(Error::hostile(format!("round {} after the verdict stop", validation.round)));
             }
         }
-        let gone = is_stopped || files.is_ok() && validation.repeats < repeats(&record.rounds);
-        let most = record.terms.checks(batches) + repeats(&record.rounds).min(REPEATS);
-        let judged = match files {
-            Err(error) => Err(error),
-            Ok(_) if !gone && (number != known + 1 || number > most) => {
-                Err(Error::hostile(format!("round {number} after {known} of at most {most}")))
-            }
-            Ok(files) => self.judge(job, &validation, &files, gone),
-        };
-        let mut fault = None;
-        let round: Result<Round> = judged.or_else(|error| {
-            fault = Some(error.misbehaviour().ok_or(error)?);
-            Ok(Round { verdict: Verdict::Stop, accepted: false, loss: f64::MAX, accuracy: 0.0, largest: f64::MAX })
-        });
-        let round = round?;
+        let judged = files.and_then(|files| self.judge_in_order(job, &validation, &files, gone));
+        let (round, fault) = stop_after_fault(judged)?;
         if gone {
-            // A verdict threw these logits away while they were computed: nothing is sent. The work
-            // is the same.
+            // Nothing is sent. The work is the same.
             self.save_judged()?;
             return self.save();
         }
         let record = self.job_record()?;
         record.add_round(round);
         record.fault = fault;
+        let number = record.rounds.len();
         // The verdict is on disk before it leaves: a round has only one verdict. The work is
         // the same in every round, also after a fault.
         self.save_judged()?;
         self.save()?;
         rounds.decided.decide(round.verdict);
-        on_progress(ProgressEvent::Judged { number: known + 1, round });
+        on_progress(ProgressEvent::Judged { number, round });
         let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, round.verdict, self.options.verdict_delay)));
         Ok(())
+    }
+
+    /// Sends the verdict that an earlier run decided, and may not have sent. If the server has it,
+    /// the next event says so.
+    fn repeat_verdict(&mut self, validation: Validation, rounds: &Rounds<'_>) -> Result<()> {
+        let before = validation.round as usize - 1;
+        let record = self.job_record()?;
+        if validation.repeats == repeats(&record.rounds[..before]) {
+            let (verdict, delay) = (record.rounds[before].verdict, self.options.verdict_delay.max(AGAIN));
+            let _ = rounds.dispatches.send(Dispatch::Verdict(due(validation, verdict, delay)));
+        }
+        Ok(())
+    }
+
+    /// Judges logits, unless an honest server would not send them now.
+    fn judge_in_order(
+        &mut self,
+        job: &JobInfo,
+        validation: &Validation,
+        files: &[PathBuf],
+        gone: bool,
+    ) -> Result<Round> {
+        let batches = self.layout.batches(self.saved.batches.len());
+        let record = self.job_record()?;
+        let (number, known) = (validation.round as usize, record.rounds.len());
+        let most = record.terms.checks(batches) + repeats(&record.rounds).min(REPEATS);
+        if !gone && (number != known + 1 || number > most) {
+            return Err(Error::hostile(format!("round {number} after {known} of at most {most}")));
+        }
+        self.judge(job, validation, files, gone)
     }
 
     /// Decrypts the validation logits and judges them. Of logits that are `gone` nothing is kept.
@@ -207,6 +217,15 @@ impl TrainingRun<'_> {
         let Self { remote, owner, layout, folder, .. } = self;
         Outputs { remote, job: job.id, owner, layout, folder }
     }
+}
+
+/// The judged round, or `stop` with the misbehaviour of the server. Other errors stay errors.
+fn stop_after_fault(judged: Result<Round>) -> Result<(Round, Option<String>)> {
+    judged.map(|round| (round, None)).or_else(|error| {
+        let fault = error.misbehaviour().ok_or(error)?;
+        let (loss, largest) = (f64::MAX, f64::MAX);
+        Ok((Round { verdict: Verdict::Stop, accepted: false, loss, accuracy: 0.0, largest }, Some(fault)))
+    })
 }
 
 /// How often these rounds went back to an accepted check.

@@ -100,64 +100,25 @@ impl<'a> TrainingRun<'a> {
         let before = read_saved(&folder, options)?;
         // Check this before keys are created or retired.
         keys::require_no_rotation(project)?;
-        let going_on = before.as_ref().is_some_and(|saved| !saved.finished);
-        if !options.replace && !going_on && project.model(&options.name)?.exists() {
-            return Err(Error::ModelExists { name: options.name.clone() });
-        }
-        if before.as_ref().is_some_and(|saved| going_on && !options.replace && saved.is_of_another_version()) {
-            return Err(Error::OldTraining { name: options.name.clone() });
-        }
-        let live = match going_on && !options.replace {
-            true => Live::resume(&folder),
-            false => None,
-        };
-        let live = live.unwrap_or_else(|| {
-            let (shape, preparation) = (report::shape(data), report::preparation(data, options.prior));
-            Live::begin(&folder, options.command.clone(), shape, preparation)
-        });
-        let live = Arc::new(Mutex::new(live));
+        let start = Start::new(project, options, before)?;
+        let live = Arc::new(Mutex::new(start.live(&folder, data, options)));
         let on_progress = &mut followed(&live, on_progress);
-        let retire = must_retire_keys(project, options, before.as_ref());
-        let same = before
-            .as_ref()
-            .is_some_and(|saved| !retire && saved.matches(data, &layout, &wishes, options.row_form.form));
-        if going_on && !same && !options.replace {
+        let retire = must_retire_keys(project, options, start.saved());
+        let form = options.row_form.form;
+        let same = start.saved().is_some_and(|saved| !retire && saved.matches(data, &layout, &wishes, form));
+        if !same && matches!(start, Start::Resume(_)) {
             return Err(Error::OtherTraining { name: options.name.clone() });
         }
-        let sets = project.settings().keys.clone();
-        if retire {
-            keys::retire(project)?;
-        }
-        let owner = keys::owner(project)?;
-        let keys = match &before {
-            Some(saved) if going_on && !options.replace && saved.needs_its_keys(project) => {
-                kept_key_set(project, &owner, &layout, saved, &options.name)?
-            }
-            _ => key_set_for_new_training(project, &owner, &layout, options, on_progress)?,
-        };
-        let stranded: Vec<_> = stranded(project, &sets).into_iter().filter(|name| *name != options.name).collect();
-        if !stranded.is_empty() {
-            on_progress(ProgressEvent::Stranded(stranded));
-        }
+        let (owner, keys) = open_keys(project, &layout, options, &start, retire, on_progress)?;
         let fitting = |saved: &SavedTraining| saved.keys == keys.blob && saved.can_be_sent(&folder, options.replace);
-        let (saved, best) = match before {
+        let (saved, best) = match start.into_saved() {
             Some(saved) if same && fitting(&saved) => resumed(project, remote, data, options, saved, &folder)?,
             before => {
                 discard(project, remote, options, before.as_ref(), &folder, on_progress)?;
-                let measured = project.settings().uplink;
-                let form = options.row_form.choose(remote.offer(), &layout, measured)?;
-                let cancellation = project.cancellation();
-                let mut saved = SavedTraining::begin(
-                    &owner,
-                    &layout,
-                    data,
-                    &keys,
-                    wishes,
-                    form,
-                    &folder,
-                    cancellation,
-                    on_progress,
-                )?;
+                let form = options.row_form.choose(remote.offer(), &layout, project.settings().uplink)?;
+                let cancel = project.cancellation();
+                let mut saved =
+                    SavedTraining::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancel, on_progress)?;
                 saved.fresh_keys = options.fresh_keys;
                 (saved, BestCheck::none(data))
             }
@@ -304,6 +265,81 @@ impl<'a> TrainingRun<'a> {
         self.close_job(ended.as_deref())?;
         Err(Error::Hostile { what })
     }
+}
+
+/// How a training starts, with what is saved of it.
+enum Start {
+    /// Nothing is saved.
+    Begin,
+    /// It was interrupted, and goes on.
+    Resume(SavedTraining),
+    /// It is finished, or replaced with `--replace`. Its rows are used again if they fit.
+    Replace(SavedTraining),
+}
+
+impl Start {
+    fn new(project: &Project, options: &TrainingOptions, saved: Option<SavedTraining>) -> Result<Self> {
+        let going_on = saved.as_ref().is_some_and(|saved| !saved.finished);
+        if !options.replace && !going_on && project.model(&options.name)?.exists() {
+            return Err(Error::ModelExists { name: options.name.clone() });
+        }
+        match saved {
+            None => Ok(Self::Begin),
+            Some(saved) if options.replace || saved.finished => Ok(Self::Replace(saved)),
+            Some(saved) if saved.is_of_another_version() => Err(Error::OldTraining { name: options.name.clone() }),
+            Some(saved) => Ok(Self::Resume(saved)),
+        }
+    }
+
+    fn saved(&self) -> Option<&SavedTraining> {
+        match self {
+            Self::Begin => None,
+            Self::Resume(saved) | Self::Replace(saved) => Some(saved),
+        }
+    }
+
+    fn into_saved(self) -> Option<SavedTraining> {
+        match self {
+            Self::Begin => None,
+            Self::Resume(saved) | Self::Replace(saved) => Some(saved),
+        }
+    }
+
+    /// What the training does just now.
+    fn live(&self, folder: &Path, data: &TrainingData, options: &TrainingOptions) -> Live {
+        let resumed = matches!(self, Self::Resume(_)).then(|| Live::resume(folder)).flatten();
+        resumed.unwrap_or_else(|| {
+            let (shape, preparation) = (report::shape(data), report::preparation(data, options.prior));
+            Live::begin(folder, options.command.clone(), shape, preparation)
+        })
+    }
+}
+
+/// The secret key and the key set of a training: new ones if the current ones are retired.
+fn open_keys(
+    project: &mut Project,
+    layout: &Layout,
+    options: &TrainingOptions,
+    start: &Start,
+    retire: bool,
+    on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
+) -> Result<(Owner, KeySet)> {
+    let before = project.settings().keys.clone();
+    if retire {
+        keys::retire(project)?;
+    }
+    let owner = keys::owner(project)?;
+    let keys = match start {
+        Start::Resume(saved) if saved.needs_its_keys(project) => {
+            kept_key_set(project, &owner, layout, saved, &options.name)?
+        }
+        _ => key_set_for_new_training(project, &owner, layout, options, on_progress)?,
+    };
+    let stranded: Vec<_> = stranded(project, &before).into_iter().filter(|name| *name != options.name).collect();
+    if !stranded.is_empty() {
+        on_progress(ProgressEvent::Stranded(stranded));
+    }
+    Ok((owner, keys))
 }
 
 /// Events that are recorded before they are reported.
