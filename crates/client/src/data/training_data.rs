@@ -176,56 +176,42 @@ impl TrainingData {
             Some(given) => (shuffled(labels.len(), split.seed), (0..given.features.rows()).collect()),
             None => split_rows(&labels, classes.len(), split)?,
         };
-        let imputed_values = training.missing() + validation.map_or(0, Labelled::missing);
-        let fill = preparation.imputation.map(|imputation| imputation.fit(&selected(&training.features, &to_train)));
-        let fill = fill.transpose().map_err(|e| training.fault(e))?;
-        let complete = |rows: &Labelled| fill.as_ref().map(|fill| rows.filled(fill));
-        let (complete_training, complete_validation) = (complete(training), validation.and_then(complete));
-        let training = complete_training.as_ref().unwrap_or(training);
-        let validation = complete_validation.as_ref().or(validation);
-        let all = training.dataset(&classes)?;
+        let imputed = Imputed::new(training, validation, preparation, &to_train)?;
+        let training = imputed.training.as_ref().unwrap_or(training);
+        let given = imputed.validation.as_ref().or(validation);
+        let of_validation = given.unwrap_or(training);
+        let (training_set, validation_set) = {
+            let all = training.dataset(&classes)?;
+            let given = given.map(|given| given.dataset(&classes)).transpose()?;
+            (select_rows(&all, &to_train)?, select_rows(given.as_ref().unwrap_or(&all), &to_validate)?)
+        };
         let row_weights = weights::of_training(training, &to_train).map_err(|e| training.fault(e))?;
-        let of = validation.unwrap_or(training);
-        let validation_weights = weights::of_validation(of, &to_validate, "validation").map_err(|e| of.fault(e))?;
-        let training_set = select_rows(&all, &to_train)?;
-        let validation_set = match validation {
-            Some(given) => select_rows(&given.dataset(&classes)?, &to_validate)?,
-            None => select_rows(&all, &to_validate)?,
-        };
+        let validation_weights = weights::of_validation(of_validation, &to_validate, "validation");
+        let validation_weights = validation_weights.map_err(|e| of_validation.fault(e))?;
         let (scaling, reason) = preparation.scaling_of(training_set.features(), training.columns.is_some());
-        let mut normalisation = Normalisation::fit_scaled(training_set.features(), scaling, preparation.row_norm)?;
-        // Errors name the row of the file, not of the shuffled set.
-        let normalised = |set: &LabelledMatrix, rows: &[usize], of: &Labelled| -> Result<(LabelledMatrix, usize)> {
-            let done = normalisation.training_rows(set.features());
-            let done = done.and_then(|done| Ok((set.with_features(done.features)?, done.shortened)));
-            done.map_err(|error| of.fault(in_file(error, rows)))
-        };
-        let (to_train_on, shortened_rows) = normalised(&training_set, &to_train, training)?;
-        let (to_validate_on, _) = normalised(&validation_set, &to_validate, validation.unwrap_or(training))?;
-        let outlier_columns = normalisation.outliers().iter().map(|&column| training.column_name(column)).collect();
-        let asked_for = preparation.scaling == Some(Scaling::None) && !preparation.from_network;
+        let normalisation = Normalisation::fit_scaled(training_set.features(), scaling, preparation.row_norm)?;
+        let (to_train_on, shortened_rows) = normalised(&normalisation, &training_set, &to_train, training)?;
+        let (to_validate_on, _) = normalised(&normalisation, &validation_set, &to_validate, of_validation)?;
+        let warns = preparation.scaling == Some(Scaling::None) && !preparation.from_network;
         let report = PreparationReport {
             scaling,
             reason: reason.to_owned(),
             imputation: preparation.imputation,
-            imputed_values,
-            outlier_columns,
+            imputed_values: imputed.values,
+            outlier_columns: normalisation.outliers().iter().map(|&column| training.column_name(column)).collect(),
             shortened_rows,
             training_rows: to_train_on.rows(),
             validation_rows: to_validate_on.rows(),
-            validates_on_training_rows: validation.is_none() && to_train == to_validate,
-            warnings: asked_for.then(|| spread_warning(training_set.features())).flatten().into_iter().collect(),
+            validates_on_training_rows: given.is_none() && to_train == to_validate,
+            warnings: warns.then(|| spread_warning(training_set.features())).flatten().into_iter().collect(),
         };
-        if let Some(fill) = fill {
-            normalisation = normalisation.with_fill(fill);
-        }
         Ok(Self {
             training: to_train_on,
             validation: to_validate_on,
-            classes,
-            normalisation,
             columns: training.columns.clone(),
             class_type: training.labels.label_type(),
+            normalisation: imputed.fill.into_iter().fold(normalisation, Normalisation::with_fill),
+            classes,
             preparation: report,
             row_weights,
             validation_weights,
@@ -282,6 +268,46 @@ impl TrainingData {
         }
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// Rows whose missing values were replaced.
+struct Imputed {
+    /// The value for each column, if values are replaced.
+    fill: Option<Vec<f64>>,
+    training: Option<Labelled>,
+    validation: Option<Labelled>,
+    /// How many values were missing.
+    values: usize,
+}
+
+impl Imputed {
+    /// Replaces missing values, if that is asked for. Statistics are those of the rows `to_train`.
+    fn new(
+        training: &Labelled,
+        validation: Option<&Labelled>,
+        preparation: &Preparation,
+        to_train: &[usize],
+    ) -> Result<Self> {
+        let values = training.missing() + validation.map_or(0, Labelled::missing);
+        let fill = preparation.imputation.map(|imputation| imputation.fit(&selected(&training.features, to_train)));
+        let fill = fill.transpose().map_err(|e| training.fault(e))?;
+        let complete = |rows: &Labelled| fill.as_ref().map(|fill| rows.filled(fill));
+        let (training, validation) = (complete(training), validation.and_then(complete));
+        Ok(Self { fill, training, validation, values })
+    }
+}
+
+/// Normalises chosen rows of a file, and counts those that were shortened. Errors name the row of
+/// the file, not of the chosen ones.
+fn normalised(
+    normalisation: &Normalisation,
+    set: &LabelledMatrix,
+    chosen: &[usize],
+    of: &Labelled,
+) -> Result<(LabelledMatrix, usize)> {
+    let done = normalisation.training_rows(set.features());
+    let done = done.and_then(|done| Ok((set.with_features(done.features)?, done.shortened)));
+    done.map_err(|error| of.fault(in_file(error, chosen)))
 }
 
 /// Replaces the row of a subset in an error by the row of the file.
