@@ -6,13 +6,15 @@ use crate::args::passphrase::PassphraseSource;
 use crate::commands::train::about_training;
 use crate::terminal::format::ordinal;
 use crate::terminal::output::{print, write_public};
-use hetal_client::model::export::{ExportEvent, ExportOptions, Format, ReleaseLimits, ReleaseTable, publish};
+use hetal_client::model::export::{
+    ExportEvent, ExportOptions, Format, Published, ReleaseLimits, ReleaseTable, RowPreparation, publish,
+};
 use hetal_client::training::shown_loss;
 use hetal_client::{Model, Project};
 use hetal_extract_api::sanitize_terminal;
 use hetal_learn::Scaling;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Commands about models.
 #[derive(clap::Subcommand, Debug)]
@@ -115,6 +117,17 @@ pub enum ExportFormatArgument {
     Onnx,
     /// JSON with the fields of scikit-learn's LogisticRegression.
     Sklearn,
+}
+
+impl From<ExportFormatArgument> for Format {
+    fn from(format: ExportFormatArgument) -> Self {
+        match format {
+            ExportFormatArgument::Safetensors => Self::Safetensors,
+            ExportFormatArgument::Npz => Self::Npz,
+            ExportFormatArgument::Onnx => Self::Onnx,
+            ExportFormatArgument::Sklearn => Self::Sklearn,
+        }
+    }
 }
 
 /// Runs a command.
@@ -228,13 +241,7 @@ fn export(arguments: &ExportArguments) -> Result<()> {
             spent = Some(table.clone());
         }
     })?;
-    let format = match arguments.format {
-        ExportFormatArgument::Safetensors => Format::Safetensors,
-        ExportFormatArgument::Npz => Format::Npz,
-        ExportFormatArgument::Onnx => Format::Onnx,
-        ExportFormatArgument::Sklearn => Format::Sklearn,
-    };
-    write_public(&arguments.out, &published.bytes(format))?;
+    write_public(&arguments.out, &published.bytes(arguments.format.into()))?;
     // A replaced key publishes nothing more, so it has no such number.
     let left = project.settings().released.map(|released| released.left);
     let value = json!({
@@ -246,38 +253,48 @@ fn export(arguments: &ExportArguments) -> Result<()> {
         "numbers_left": left,
         "rows": published.rows,
     });
-    let rows = &published.rows;
-    if !rows.is_empty() {
-        let steps = [
-            rows.impute.is_some().then_some("missing values are filled in"),
-            rows.scale.map(|scale| match scale {
-                Scaling::Sqrt => "square roots are taken (with signs), and rows divided by their length",
-                _ => "rows are divided by their length",
-            }),
-        ];
-        let steps: Vec<&str> = steps.into_iter().flatten().collect();
-        let carried = match arguments.format {
-            ExportFormatArgument::Onnx => "the graph does this",
-            _ => "the file says this under rows, impute or scale, and its user must do it",
-        };
-        eprintln!("note: before the weights apply, {}: {carried}", steps.join("; "));
+    if !published.rows.is_empty() {
+        eprintln!("{}", preparation_note(&published.rows, arguments.format));
     }
-    let text = format!(
-        "{}: may be published. Each weight has noise of deviation {:.1e}, which hides the secret key (advantage at \
-         most 2^-{}); {}{}",
-        arguments.out.display(),
-        published.sigma,
-        published.security,
-        published.accuracy.map_or_else(String::new, |accuracy| format!(
+    print(arguments.show.json, &value, &published_text(&arguments.out, &published, left));
+    Ok(())
+}
+
+/// What is done to rows before the weights apply, and who does it.
+fn preparation_note(rows: &RowPreparation, format: ExportFormatArgument) -> String {
+    let steps = [
+        rows.impute.is_some().then_some("missing values are filled in"),
+        rows.scale.map(|scale| match scale {
+            Scaling::Sqrt => "square roots are taken (with signs), and rows divided by their length",
+            _ => "rows are divided by their length",
+        }),
+    ];
+    let steps: Vec<&str> = steps.into_iter().flatten().collect();
+    let carried = match format {
+        ExportFormatArgument::Onnx => "the graph does this",
+        _ => "the file says this under rows, impute or scale, and its user must do it",
+    };
+    format!("note: before the weights apply, {}: {carried}", steps.join("; "))
+}
+
+/// What was published, and how many numbers may still be.
+fn published_text(file: &Path, published: &Published, left: Option<u64>) -> String {
+    let accuracy = published.accuracy.map_or_else(String::new, |accuracy| {
+        format!(
             "it is right on {:.2} % of the validation rows, the private model on {:.2} %; ",
             100.0 * accuracy.published,
             100.0 * accuracy.private
-        )),
-        left.map_or_else(
-            || "these numbers were published before".to_owned(),
-            |left| format!("{left} more numbers may be published under this key")
         )
-    );
-    print(arguments.show.json, &value, &text);
-    Ok(())
+    });
+    let left = match left {
+        None => "these numbers were published before".to_owned(),
+        Some(left) => format!("{left} more numbers may be published under this key"),
+    };
+    format!(
+        "{}: may be published. Each weight has noise of deviation {:.1e}, which hides the secret key (advantage at \
+         most 2^-{}); {accuracy}{left}",
+        file.display(),
+        published.sigma,
+        published.security
+    )
 }
