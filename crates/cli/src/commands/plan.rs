@@ -21,8 +21,9 @@ use hetal_client::{Layout, RowForm};
 use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::agreement::check_every;
 use hetal_learn::plan::CostModel;
-use hetal_learn::{Agreement, AgreementLimits, Plan, plan};
-use serde_json::{Value, json};
+use hetal_learn::{Agreement, AgreementLimits, Plan, Wishes, plan};
+use serde::Serialize;
+use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -146,182 +147,258 @@ impl Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let (mut value, data) = report(arguments)?;
-    let mut shown = text(&value);
-    if let Some(data) = data {
-        value["data"] = data_value(&data.report, &data.preparation);
-        value["weights"] = data.weights.value();
-        shown = format!("{}{}{}\n{shown}", data.report.text(), data.preparation.text(), data.weights.text());
+    let (shape, facts) = arguments.shape()?;
+    let wishes = arguments.wishes.wishes();
+    let wishes = match &facts {
+        Some(facts) => facts.defaults.fill(&wishes, shape.rows, None),
+        None => Defaults::of_rows(&wishes, shape.rows, None),
+    };
+    let spinner = progress::spinner("planning");
+    let plan = PlanReport::new(&shape, &wishes, &arguments.set, arguments.uplink.unwrap_or(USUAL_UPLINK))?;
+    spinner.finish_and_clear();
+    let (mut value, mut shown) = (json!(plan), plan.text());
+    if let Some(FileFacts { report, preparation, weights, .. }) = facts {
+        value["data"] = data_value(&report, &preparation);
+        value["weights"] = weights.value();
+        shown = format!("{}{}{}\n{shown}", report.text(), preparation.text(), weights.text());
     }
     print(arguments.json, &value, &shown);
     Ok(())
 }
 
-/// The plan as a JSON object, and the report on the rows if there is a file. Bytes are those of
-/// payloads, without network framing.
-pub fn report(arguments: &Arguments) -> Result<(Value, Option<FileFacts>)> {
-    let (shape, data) = arguments.shape()?;
-    let params = Arc::new(Params::named(&arguments.set)?);
-    let spinner = progress::spinner("planning");
-    let wishes = arguments.wishes.wishes();
-    let wishes = match &data {
-        Some(data) => data.defaults.fill(&wishes, shape.rows, None),
-        None => Defaults::of_rows(&wishes, shape.rows, None),
-    };
-    let agreement = AgreementLimits::default().agree(&wishes)?;
-    let agreement = Agreement { weighted: shape.weighted, ..agreement }.for_classes(shape.classes);
-    let batch = agreement.batch.min(shape.rows.max(1));
-    let Shape { features, classes, weighted, .. } = shape;
-    let layout =
-        Layout::new(Arc::clone(&params), LayoutShape { batch, features, classes, range: agreement.range, weighted })?;
-    let keys = layout.keys()?;
-    let task = plan::Workload {
-        rows: shape.rows,
-        validation_rows: shape.validation,
-        batch,
-        features: shape.features,
-        classes: shape.classes,
-        range: agreement.range,
-        weighted,
-        // Rows that are not known yet may get L2, which takes more bootstraps.
-        alpha: wishes.alpha.unwrap_or(1.0),
-    };
-    let plan = Plan::new(&task, params.slots(), params.top_level())?;
-    let (batches, pieces, validation) = (plan.batches as u64, plan.pieces as u64, plan.validation_batches as u64);
-    let machine = CpuCostModel::measure(&arguments.set)?;
-    spinner.finish_and_clear();
-    let prepared = (pieces + validation) * layout.shifted_version_bytes();
-    let all = |whole: u64, features: u64| pieces * whole + validation * features;
-    let in_form = |form| all(layout.row_bytes(form, true), layout.row_bytes(form, false));
-    let (rows, coefficients) = (in_form(RowForm::Slots), in_form(RowForm::Coefficients));
-    let lifts = all(layout.row_vectors(true).len() as u64, layout.row_vectors(false).len() as u64);
-    let uplink = arguments.uplink.unwrap_or(USUAL_UPLINK);
-    let sending = |bytes: u64| bytes as f64 * 8e-6 / uplink;
-    let iteration = plan.seconds_per_iteration(&machine);
-    let logits = plan.seconds_of_validation(&machine);
-    let check_every = check_every(wishes.check_every, 0, batches as usize, agreement.max_epochs)?;
-    let agreement = Agreement { check_every, ..agreement };
-    let checks = agreement.checks(batches as usize);
-    let checks_of_an_epoch = batches as f64 / check_every as f64;
-    let epoch = iteration.zip(logits).map(|(i, v)| batches as f64 * i + checks_of_an_epoch * v);
-    // By the union bound, a training fails at most as often as all its bootstraps together.
-    let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
-    let mut value = json!({
-        "set": params.name(),
-        "security": security(&params),
-        "security_bits": params.security().bits(),
-        "rows": shape.rows,
-        "validation_rows": shape.validation,
-        "features": shape.features,
-        "classes": shape.classes,
-        "weighted": weighted,
-        "batch": batch,
-        "batches": batches,
-        "pieces": pieces,
-        "classifier_ciphertexts": plan.geometry.parts(),
-        "softmax_error": plan.constants.error,
-        "keys": keys.len(),
-        "key_bytes": layout.key_bytes(&keys)?,
-        "upload_bytes": rows,
-        "upload_bytes_unseeded": all(layout.unseeded_row_bytes(true), layout.unseeded_row_bytes(false)),
-        "download_bytes_per_epoch": (checks_of_an_epoch * (validation * layout.logit_bytes()) as f64).ceil() as u64,
-        // The weights of the last checks, whichever of them is the best.
-        "download_bytes_at_the_end": layout.weight_bytes() * (agreement.patience + 1).min(checks) as u64,
-        "owner_disk_bytes": layout.key_bytes(&keys)? + rows,
-        "server_key_memory_bytes": resident_key_bytes(&params, &keys),
-        "server_batch_memory_bytes": prepared,
-        "server_memory_bytes": server_bytes(&params, &keys),
-        "server_memory_bytes_prepared": server_bytes(&params, &keys) + prepared,
-        "bootstraps_per_iteration": plan.bootstraps(),
-        "bootstraps_at_most": bootstraps,
-        "bootstrap_failure_log2": failure,
-        "training_failure_log2": failure.map(|failure| failure + (bootstraps.max(1) as f64).log2()),
-        "key_switches_per_iteration": plan.key_switches(),
-        "seconds_per_iteration_here": iteration,
-        "seconds_per_epoch_here": epoch,
-        // Null if they will follow from the rows.
-        "rate": wishes.rate,
-        "alpha": wishes.alpha,
-        "max_epochs": agreement.max_epochs,
-        "check_every": check_every,
-        "checks_at_most": checks,
-        "download_bytes_per_check": validation * layout.logit_bytes(),
-    });
-    value["upload_bytes_coefficients"] = coefficients.into();
-    value["uplink_mbit_s"] = uplink.into();
-    value["upload_seconds"] = sending(rows).into();
-    value["upload_seconds_coefficients"] = sending(coefficients).into();
-    value["lifts"] = lifts.into();
-    value["lift_seconds_gpu"] = (lifts as f64 * GPU_LIFT_SECONDS).into();
-    value["lift_seconds_here"] = machine.seconds(OpKind::Lift, 0).map(|seconds| lifts as f64 * seconds).into();
-    Ok((value, data))
+/// What a training takes. The names of the fields are those of the JSON object.
+#[derive(Serialize)]
+struct PlanReport {
+    set: String,
+    security: String,
+    security_bits: f64,
+    rows: usize,
+    validation_rows: usize,
+    features: usize,
+    classes: usize,
+    weighted: bool,
+    batch: usize,
+    batches: usize,
+    pieces: usize,
+    /// `None` if it follows from rows that are not known yet.
+    rate: Option<f64>,
+    /// Likewise.
+    alpha: Option<f64>,
+    max_epochs: usize,
+    check_every: usize,
+    checks_at_most: usize,
+    classifier_ciphertexts: usize,
+    softmax_error: f64,
+    bootstraps_per_iteration: u64,
+    bootstraps_at_most: u64,
+    key_switches_per_iteration: u64,
+    bootstrap_failure_log2: Option<f64>,
+    training_failure_log2: Option<f64>,
+    #[serde(flatten)]
+    sizes: Sizes,
+    #[serde(flatten)]
+    times: Times,
 }
 
-fn text(plan: &Value) -> String {
-    let number = |name: &str| plan[name].as_u64().unwrap_or(0);
-    let float = |name: &str| plan[name].as_f64().unwrap_or(f64::NAN);
-    let size = |name: &str| bytes(number(name));
-    let time = |name: &str| match plan[name].as_f64() {
-        Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
-        None => "not measured for this parameter set".to_owned(),
-    };
-    let chosen = |name: &str| match &plan[name] {
-        Value::Null => "by the rows".to_owned(),
-        value => value.to_string(),
-    };
-    let batches = if number("batches") == 1 { "batch" } else { "batches" };
-    format!(
-        "{} training rows{} and {} validation rows of {} features, {} classes\n\
-         {} {batches} of {} rows; parameter set {} ({})\n\
-         \n\
-         sent once          keys {} ({} of them), rows {} (without seeds {})\n\
-         rows in            slots: {} at {} Mbit/s; coefficients: {}, {}, and {} lifts: {} on a GPU, {}\n\
-         received           {} a check, {} at the end\n\
-         disk of the owner  {}\n\
-         server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)\n\
-         an iteration       {} bootstraps, {} key switches; {}\n\
-         an epoch           {}; at most {} epochs, rate {}, L2 (alpha) {}\n\
-         checks             every {} iterations, at most {} of them\n\
-         a wrong result     by chance at most 2^{:.0} (2^{:.0} a bootstrap, at most {} of them)\n\
-         softmax            error at most {:.1e}",
-        number("rows"),
-        if plan["weighted"] == true { " with weights" } else { "" },
-        number("validation_rows"),
-        number("features"),
-        number("classes"),
-        number("batches"),
-        number("batch"),
-        plan["set"].as_str().unwrap_or_default(),
-        plan["security"].as_str().unwrap_or_default(),
-        size("key_bytes"),
-        number("keys"),
-        size("upload_bytes"),
-        size("upload_bytes_unseeded"),
-        seconds(float("upload_seconds")),
-        float("uplink_mbit_s"),
-        size("upload_bytes_coefficients"),
-        seconds(float("upload_seconds_coefficients")),
-        number("lifts"),
-        seconds(float("lift_seconds_gpu")),
-        time("lift_seconds_here"),
-        size("download_bytes_per_check"),
-        size("download_bytes_at_the_end"),
-        size("owner_disk_bytes"),
-        size("server_memory_bytes"),
-        size("server_key_memory_bytes"),
-        size("server_memory_bytes_prepared"),
-        number("bootstraps_per_iteration"),
-        number("key_switches_per_iteration"),
-        time("seconds_per_iteration_here"),
-        time("seconds_per_epoch_here"),
-        number("max_epochs"),
-        chosen("rate"),
-        chosen("alpha"),
-        number("check_every"),
-        number("checks_at_most"),
-        plan["training_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
-        plan["bootstrap_failure_log2"].as_f64().unwrap_or(f64::NEG_INFINITY),
-        number("bootstraps_at_most"),
-        plan["softmax_error"].as_f64().unwrap_or(0.0),
-    )
+/// Bytes of payloads, without network framing, and of memory.
+#[derive(Serialize)]
+struct Sizes {
+    keys: usize,
+    key_bytes: u64,
+    upload_bytes: u64,
+    upload_bytes_unseeded: u64,
+    upload_bytes_coefficients: u64,
+    lifts: u64,
+    download_bytes_per_check: u64,
+    download_bytes_per_epoch: u64,
+    download_bytes_at_the_end: u64,
+    owner_disk_bytes: u64,
+    server_key_memory_bytes: u64,
+    server_batch_memory_bytes: u64,
+    server_memory_bytes: u64,
+    server_memory_bytes_prepared: u64,
+}
+
+/// Seconds. `None` was not measured for the parameter set.
+#[derive(Serialize)]
+struct Times {
+    uplink_mbit_s: f64,
+    upload_seconds: f64,
+    upload_seconds_coefficients: f64,
+    lift_seconds_gpu: f64,
+    lift_seconds_here: Option<f64>,
+    seconds_per_iteration_here: Option<f64>,
+    seconds_per_epoch_here: Option<f64>,
+}
+
+impl PlanReport {
+    /// Plans the training that a server with the usual limits agrees to.
+    fn new(shape: &Shape, wishes: &Wishes, set: &str, uplink: f64) -> Result<Self> {
+        let Shape { rows, validation: validation_rows, features, classes, weighted } = *shape;
+        let params = Arc::new(Params::named(set)?);
+        let agreement = AgreementLimits::default().agree(wishes)?;
+        let agreement = Agreement { weighted, ..agreement }.for_classes(classes);
+        let (batch, range) = (agreement.batch.min(rows.max(1)), agreement.range);
+        // Rows that are not known yet may get L2, which takes more bootstraps.
+        let alpha = wishes.alpha.unwrap_or(1.0);
+        let workload = plan::Workload { rows, validation_rows, batch, features, classes, range, weighted, alpha };
+        let layout = Layout::new(Arc::clone(&params), LayoutShape { batch, features, classes, range, weighted })?;
+        let plan = Plan::new(&workload, params.slots(), params.top_level())?;
+        let check_every = check_every(wishes.check_every, 0, plan.batches, agreement.max_epochs)?;
+        let agreement = Agreement { check_every, ..agreement };
+        let sizes = Sizes::new(&layout, &plan, &agreement)?;
+        let times = Times::new(&CpuCostModel::measure(set)?, &plan, &sizes, check_every, uplink);
+        // By the union bound, a training fails at most as often as all its bootstraps together.
+        let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
+        Ok(Self {
+            set: params.name().to_owned(),
+            security: security(&params),
+            security_bits: params.security().bits(),
+            rows,
+            validation_rows,
+            features,
+            classes,
+            weighted,
+            batch,
+            batches: plan.batches,
+            pieces: plan.pieces,
+            rate: wishes.rate,
+            alpha: wishes.alpha,
+            max_epochs: agreement.max_epochs,
+            check_every,
+            checks_at_most: agreement.checks(plan.batches),
+            classifier_ciphertexts: plan.geometry.parts(),
+            softmax_error: plan.constants.error,
+            bootstraps_per_iteration: plan.bootstraps(),
+            bootstraps_at_most: bootstraps,
+            key_switches_per_iteration: plan.key_switches(),
+            bootstrap_failure_log2: failure,
+            training_failure_log2: failure.map(|failure| failure + (bootstraps.max(1) as f64).log2()),
+            sizes,
+            times,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self { sizes, times, rows, validation_rows, features, classes, batches, batch, set, security, .. } = self;
+        let here = |time: Option<f64>| match time {
+            Some(taken) => format!("about {} on this machine's CPU", seconds(taken)),
+            None => "not measured for this parameter set".to_owned(),
+        };
+        let chosen = |value: Option<f64>| value.map_or_else(|| "by the rows".to_owned(), |value| format!("{value:?}"));
+        let failure = |log2: Option<f64>| format!("2^{:.0}", log2.unwrap_or(f64::NEG_INFINITY));
+        let weighted = if self.weighted { " with weights" } else { "" };
+        let kind = if *batches == 1 { "batch" } else { "batches" };
+        let lines = [
+            format!(
+                "{rows} training rows{weighted} and {validation_rows} validation rows of {features} features, \
+                 {classes} classes"
+            ),
+            format!("{batches} {kind} of {batch} rows; parameter set {set} ({security})"),
+            String::new(),
+            format!(
+                "sent once          keys {} ({} of them), rows {} (without seeds {})",
+                bytes(sizes.key_bytes),
+                sizes.keys,
+                bytes(sizes.upload_bytes),
+                bytes(sizes.upload_bytes_unseeded)
+            ),
+            format!(
+                "rows in            slots: {} at {} Mbit/s; coefficients: {}, {}, and {} lifts: {} on a GPU, {}",
+                seconds(times.upload_seconds),
+                times.uplink_mbit_s,
+                bytes(sizes.upload_bytes_coefficients),
+                seconds(times.upload_seconds_coefficients),
+                sizes.lifts,
+                seconds(times.lift_seconds_gpu),
+                here(times.lift_seconds_here)
+            ),
+            format!(
+                "received           {} a check, {} at the end",
+                bytes(sizes.download_bytes_per_check),
+                bytes(sizes.download_bytes_at_the_end)
+            ),
+            format!("disk of the owner  {}", bytes(sizes.owner_disk_bytes)),
+            format!(
+                "server's memory    {} (keys {}); {} with all batches prepared (otherwise they are prepared one by one)",
+                bytes(sizes.server_memory_bytes),
+                bytes(sizes.server_key_memory_bytes),
+                bytes(sizes.server_memory_bytes_prepared)
+            ),
+            format!(
+                "an iteration       {} bootstraps, {} key switches; {}",
+                self.bootstraps_per_iteration,
+                self.key_switches_per_iteration,
+                here(times.seconds_per_iteration_here)
+            ),
+            format!(
+                "an epoch           {}; at most {} epochs, rate {}, L2 (alpha) {}",
+                here(times.seconds_per_epoch_here),
+                self.max_epochs,
+                chosen(self.rate),
+                chosen(self.alpha)
+            ),
+            format!(
+                "checks             every {} iterations, at most {} of them",
+                self.check_every, self.checks_at_most
+            ),
+            format!(
+                "a wrong result     by chance at most {} ({} a bootstrap, at most {} of them)",
+                failure(self.training_failure_log2),
+                failure(self.bootstrap_failure_log2),
+                self.bootstraps_at_most
+            ),
+            format!("softmax            error at most {:.1e}", self.softmax_error),
+        ];
+        lines.join("\n")
+    }
+}
+
+impl Sizes {
+    fn new(layout: &Layout, plan: &Plan, agreement: &Agreement) -> Result<Self> {
+        let (params, keys) = (&layout.params, layout.keys()?);
+        let (pieces, validation) = (plan.pieces as u64, plan.validation_batches as u64);
+        let all = |whole: u64, features: u64| pieces * whole + validation * features;
+        let in_form = |form| all(layout.row_bytes(form, true), layout.row_bytes(form, false));
+        let (key_bytes, upload_bytes) = (layout.key_bytes(&keys)?, in_form(RowForm::Slots));
+        let prepared = (pieces + validation) * layout.shifted_version_bytes();
+        let logits = validation * layout.logit_bytes();
+        let checks_of_an_epoch = plan.batches as f64 / agreement.check_every as f64;
+        // The weights of the last checks, whichever of them is the best.
+        let returned = (agreement.patience + 1).min(agreement.checks(plan.batches));
+        Ok(Self {
+            keys: keys.len(),
+            key_bytes,
+            upload_bytes,
+            upload_bytes_unseeded: all(layout.unseeded_row_bytes(true), layout.unseeded_row_bytes(false)),
+            upload_bytes_coefficients: in_form(RowForm::Coefficients),
+            lifts: all(layout.row_vectors(true).len() as u64, layout.row_vectors(false).len() as u64),
+            download_bytes_per_check: logits,
+            download_bytes_per_epoch: (checks_of_an_epoch * logits as f64).ceil() as u64,
+            download_bytes_at_the_end: layout.weight_bytes() * returned as u64,
+            owner_disk_bytes: key_bytes + upload_bytes,
+            server_key_memory_bytes: resident_key_bytes(params, &keys),
+            server_batch_memory_bytes: prepared,
+            server_memory_bytes: server_bytes(params, &keys),
+            server_memory_bytes_prepared: server_bytes(params, &keys) + prepared,
+        })
+    }
+}
+
+impl Times {
+    fn new(machine: &CpuCostModel, plan: &Plan, sizes: &Sizes, check_every: usize, uplink: f64) -> Self {
+        let sending = |bytes: u64| bytes as f64 * 8e-6 / uplink;
+        let (iteration, logits) = (plan.seconds_per_iteration(machine), plan.seconds_of_validation(machine));
+        let batches = plan.batches as f64;
+        let checks = batches / check_every as f64;
+        Self {
+            uplink_mbit_s: uplink,
+            upload_seconds: sending(sizes.upload_bytes),
+            upload_seconds_coefficients: sending(sizes.upload_bytes_coefficients),
+            lift_seconds_gpu: sizes.lifts as f64 * GPU_LIFT_SECONDS,
+            lift_seconds_here: machine.seconds(OpKind::Lift, 0).map(|seconds| sizes.lifts as f64 * seconds),
+            seconds_per_iteration_here: iteration,
+            seconds_per_epoch_here: iteration.zip(logits).map(|(i, v)| batches * i + checks * v),
+        }
+    }
 }
