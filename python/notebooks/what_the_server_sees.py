@@ -57,7 +57,7 @@ assert entropy > 7.5
 
 # %% [markdown]
 # What the server does learn is in the document on leakage: the numbers of rows, features and
-# classes, the hyper-parameters, the name of the training, two bits for each epoch, and times. The
+# classes, the hyper-parameters, the name of the training, two bits for each check, and times. The
 # secret key stays in the owner's folder:
 
 # %%

@@ -25,7 +25,9 @@ from hetal import HetalClassifier, Passphrase, errors
 
 @pytest.fixture(scope="module")
 def fitted(iris, tmp_path_factory):
-    return toy(project=tmp_path_factory.mktemp("p") / "project", max_epochs=4, verify=True).fit(*iris)
+    # Four checks of few iterations, and so a higher rate than the default.
+    params = {"max_epochs": 8, "check_every": 6, "learning_rate": 0.5}
+    return toy(project=tmp_path_factory.mktemp("p") / "project", verify=True, **params).fit(*iris)
 
 
 def test_it_learns_and_says_how(fitted, iris):
@@ -227,9 +229,9 @@ def test_the_lock_of_the_interpreter_is_free(iris):
 def test_it_agrees_with_plain_training(iris):
     """With its defaults it finds what scikit-learn finds on standardised columns."""
     X, y = iris
-    clf = HetalClassifier(param_set=TOY, max_epochs=40, verbose=0).fit(X, y)
+    clf = HetalClassifier(param_set=TOY, verbose=0).fit(X, y)
     rows = StandardScaler().fit_transform(X)
-    plain = LogisticRegression(C=16 / X.shape[1], max_iter=1000).fit(rows, y)
+    plain = LogisticRegression(C=8 / X.shape[1], max_iter=1000).fit(rows, y)
     assert clf.training_["scaling"] == "standard" and clf.training_["batch_size"] == 150
     assert abs(clf.score(X, y) - plain.score(rows, y)) <= 0.02
     assert np.mean(clf.predict(X) == plain.predict(rows)) >= 0.97

@@ -41,7 +41,8 @@ class Fit:
         self.project = folder / "p"
         given = {} if own_server is None else own_server.params()
         self.params = {
-            "param_set": TOY, "project": self.project, "max_epochs": 4, "patience": 4, "batch_size": 32, "verbose": 1,
+            "param_set": TOY, "project": self.project, "max_epochs": 4, "patience": 4, "batch_size": 32,
+            "learning_rate": 0.5, "verbose": 1,
             **given, **params,
         }
 
