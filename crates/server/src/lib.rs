@@ -4,6 +4,7 @@ mod clock;
 mod compute;
 pub mod config;
 mod context;
+mod duties;
 mod error;
 mod histograms;
 mod jobs;

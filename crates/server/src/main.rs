@@ -1,7 +1,7 @@
 //! The program `hetal-server`.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_server::config::EngineChoice;
+use hetal_server::config::{EngineChoice, Role};
 use hetal_server::tenants::{Fingerprint, Tenant};
 use hetal_server::{Config, Error, Result, Server, ShutdownReason};
 use std::net::SocketAddr;
@@ -17,6 +17,9 @@ struct Arguments {
     /// Configuration file in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
+    /// What this process does: all, gateway or worker (docs/operations/scale.md).
+    #[arg(long, env = "HETAL_ROLE")]
+    role: Option<Role>,
     /// The folder for all data of the server.
     #[arg(long, env = "HETAL_FOLDER")]
     folder: Option<PathBuf>,
@@ -104,6 +107,7 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
         Some(path) => Config::read(path)?,
         None => Config::default(),
     };
+    config.role = arguments.role.unwrap_or(config.role);
     if let Some(folder) = &arguments.folder {
         config.folder.clone_from(folder);
     }
@@ -133,9 +137,13 @@ fn serve(arguments: &Arguments) -> Result<()> {
     } else {
         logs.init();
     }
-    let running = hetal_server::start(configuration(arguments)?)?;
+    let config = configuration(arguments)?;
+    let running = hetal_server::start(config.clone())?;
     // Scripts read the port from here if the system chose it.
-    println!("{}", running.address());
+    match config.role.serves() {
+        true => println!("{}", running.address()),
+        false => println!("worker {}", running.name()),
+    }
     let end = wait_for_shutdown(arguments, &running)?;
     let advice = "restart the server, and jobs resume from their checkpoints";
     match end {

@@ -3,4 +3,5 @@
 pub mod blobs;
 mod database;
 mod postgres;
+mod shared;
 pub mod state;

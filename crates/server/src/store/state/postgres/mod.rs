@@ -8,6 +8,7 @@ mod connections;
 mod rows;
 mod schema;
 mod settings;
+mod shared;
 mod tls;
 
 pub use settings::PgSettings;
@@ -15,8 +16,8 @@ pub use settings::PgSettings;
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request, check_same_upload,
-    check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -145,8 +146,8 @@ impl Database for PgState {
         })
     }
 
-    fn is_shared(&self) -> bool {
-        true
+    fn shared(&self) -> Option<&dyn SharedState> {
+        Some(self)
     }
 
     fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()> {
@@ -189,11 +190,14 @@ impl State for PgState {
     }
 
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
-        let sql = "UPDATE uploads SET complete = TRUE WHERE tenant = $1 AND name = $2";
-        match self.write(|db| db.execute(sql, &[&tenant.as_str(), &&name.0[..]]))? {
-            0 => Err(Error::NoBlob { name }),
-            _ => Ok(()),
-        }
+        self.write(|db| {
+            let sql = "UPDATE uploads SET complete = TRUE, store_id = NULL WHERE tenant = $1 AND name = $2";
+            if db.execute(sql, &[&tenant.as_str(), &&name.0[..]])? == 0 {
+                return Err(Error::NoBlob { name });
+            }
+            db.execute("DELETE FROM parts WHERE tenant = $1 AND name = $2", &[&tenant.as_str(), &&name.0[..]])?;
+            Ok(())
+        })
     }
 
     fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
@@ -446,14 +450,16 @@ impl State for PgState {
                 });
             }
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads", "turns"] {
+            for table in ["jobs", "uploads", "turns", "orphans"] {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = $1"), &[&tenant.as_str()])?;
             }
             Ok((held, db.number("SELECT pg_current_xact_id()::text::bigint", &[])?))
         })?;
         self.wait_until_unseen(deletion)?;
         // Deleted content must not stay in the files of the tables.
-        self.connections.maintain("VACUUM (FULL) jobs, uploads, turns, specs, checkpoints, uses, events, verdicts")?;
+        self.connections.maintain(
+            "VACUUM (FULL) jobs, uploads, parts, orphans, turns, specs, checkpoints, uses, events, verdicts",
+        )?;
         Ok(held)
     }
 
