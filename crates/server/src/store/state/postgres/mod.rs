@@ -306,6 +306,7 @@ impl State for PgState {
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT INTO verdicts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
+            db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
             db.announce()
         })
     }
@@ -329,7 +330,7 @@ impl State for PgState {
             lock(db, CLAIM_LOCK)?;
             let now = self.now(db, now)?;
             let job = loop {
-                let next = db.optional(&next_job(), &[&now, &length, &(MAX_BACKOFF as i64)])?;
+                let next = db.optional(&next_job(), &[&now, &length, &(MAX_BACKOFF as i64), &worker])?;
                 let Some(number) = next.map(|row| row.try_get(0)).transpose()? else { return Ok(None) };
                 match read_job(db, number)? {
                     Ok(job) => break job,
@@ -340,8 +341,8 @@ impl State for PgState {
             let sql = "INSERT INTO turns SELECT $1, COALESCE(MAX(turn), 0) + 1 FROM turns
                 ON CONFLICT (tenant) DO UPDATE SET turn = EXCLUDED.turn";
             db.execute(sql, &[&job.tenant.as_str()])?;
-            let sql = "UPDATE jobs SET worker = $2, until = $3, token = token + 1, attempts = attempts + 1, state = 1
-                WHERE id = $1 RETURNING token, attempts, rests, lacked";
+            let sql = "UPDATE jobs SET worker = $2, last_worker = $2, until = $3, token = token + 1,
+                attempts = attempts + 1, state = 1 WHERE id = $1 RETURNING token, attempts, rests, lacked";
             let row = db.one(sql, &[&&job.id.0[..], &storable(worker), &now.saturating_add(length)])?;
             // An invalid count is treated as too large: it fails the job and not the queue.
             let count = |column| Ok::<_, Error>(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX));
@@ -384,9 +385,12 @@ impl State for PgState {
             }
             if change.release {
                 // A job without a worker is not running.
-                let sql = "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END
-                    WHERE number = $1";
-                db.execute(sql, &[&number])?;
+                // A worker that stops leaves its job to any other.
+                let sql = format!(
+                    "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END,
+                        ready = {CLOCK}, last_worker = CASE WHEN $2 THEN NULL ELSE last_worker END WHERE number = $1"
+                );
+                db.execute(&sql, &[&number, &change.uncounted])?;
             }
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
