@@ -5,7 +5,7 @@ use hetal_server::config::{EngineChoice, Role};
 use hetal_server::tenants::{Fingerprint, Tenant};
 use hetal_server::{Config, Error, Result, Server, ShutdownReason};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Trains classifiers on encrypted data.
@@ -74,6 +74,16 @@ enum Command {
         #[arg(long)]
         even_if_configured: bool,
     },
+    /// Move a stopped server from its folder into the PostgreSQL database and the blobs that the
+    /// configuration names, and print a report in JSON. Repeat it if it is interrupted.
+    Migrate {
+        /// The folder of the stopped server (default: the configured folder).
+        #[arg(long)]
+        from: Option<PathBuf>,
+        /// The blobs are where the configuration says already, for example in the same bucket.
+        #[arg(long)]
+        blobs_stay: bool,
+    },
     /// Print the manual page of this program.
     Man,
 }
@@ -95,6 +105,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Check) => check(&configuration(arguments)?),
         Some(Command::Forget { tenant, even_if_configured }) => {
             forget(&configuration(arguments)?, tenant, *even_if_configured)
+        }
+        Some(Command::Migrate { from, blobs_stay }) => {
+            move_server(&configuration(arguments)?, from.as_deref(), *blobs_stay)
         }
         Some(Command::Man) => print_manual(),
         None => serve(arguments),
@@ -239,6 +252,12 @@ fn forget(config: &Config, tenant: &str, even_if_configured: bool) -> Result<()>
         return Ok(());
     }
     Err(Error::State { reason: format!("data of {tenant} remains in {}", report.found_in.join(", ")) })
+}
+
+fn move_server(config: &Config, from: Option<&Path>, blobs_stay: bool) -> Result<()> {
+    let report = hetal_server::migrate(config, from.unwrap_or(&config.folder), blobs_stay)?;
+    println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
+    Ok(())
 }
 
 fn print_token(tenant: &str) -> Result<()> {

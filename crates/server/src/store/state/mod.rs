@@ -12,6 +12,7 @@ mod sqlite;
 mod stored;
 
 pub use memory::MemoryState;
+pub(crate) use postgres::Identity;
 pub use postgres::{PgSettings, PgState};
 pub(crate) use shared::SharedState;
 pub use sqlite::SqliteState;

@@ -2,6 +2,8 @@
 
 pub mod blobs;
 mod database;
+mod failover;
+mod moved;
 mod postgres;
 mod shared;
 pub mod state;

@@ -5,12 +5,14 @@
 //! difference counts: the length of a lease.
 
 mod connections;
+mod import;
 mod rows;
 mod schema;
 mod settings;
 mod shared;
 mod tls;
 
+pub(crate) use import::Identity;
 pub use settings::PgSettings;
 
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
@@ -227,8 +229,8 @@ impl State for PgState {
             let sql = "SELECT id, body FROM jobs WHERE tenant = $1 AND request = $2";
             if let Some(row) = db.optional(sql, &[&tenant.as_str(), &&job.request[..]])? {
                 let id = JobId::try_from(row.try_get::<_, &[u8]>(0)?).map_err(|_| corrupt("a job's id"))?;
-                let body = row.try_get::<_, &[u8]>(1)?.try_into().map_err(|_| corrupt("a request's hash"))?;
-                check_same_request(job, Some(body))?;
+                let body = row.try_get::<_, Option<&[u8]>>(1)?.map(<[u8; 32]>::try_from).transpose();
+                check_same_request(job, body.map_err(|_| corrupt("a request's hash"))?)?;
                 return find_summary(db, tenant, id);
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1 AND state < 3", tenant)?;

@@ -29,7 +29,7 @@ const OLDEST_SERVER: i64 = 15_00_00;
 /// Advisory locks of transactions. The first number tells ours from those of other programs.
 pub const LOCK_CLASS: i32 = 0x6865_7461;
 /// The lock of a migration.
-const MIGRATION_LOCK: i32 = 1;
+pub const MIGRATION_LOCK: i32 = 1;
 /// The lock of a claim.
 pub const CLAIM_LOCK: i32 = 2;
 

@@ -13,6 +13,8 @@ CREATE TABLE duties (name TEXT PRIMARY KEY, holder TEXT, until BIGINT NOT NULL, 
 CREATE TABLE orphans (
     tenant TEXT NOT NULL, place TEXT NOT NULL, since BIGINT NOT NULL, PRIMARY KEY (tenant, place)
 );
+-- Unknown for jobs that were moved here from an SQLite database of before its version 7.
+ALTER TABLE jobs ALTER COLUMN body DROP NOT NULL;
 -- `due` is when the verdict on `due_round` is due, and `last_worker` has the keys of the job on its
 -- disk. `ready` is when the job last became claimable.
 ALTER TABLE jobs ADD COLUMN due BIGINT, ADD COLUMN due_round BIGINT, ADD COLUMN last_worker TEXT,
