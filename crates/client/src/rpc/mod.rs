@@ -50,8 +50,8 @@ use zeroize::Zeroizing;
 /// The address of a server and the credentials for it.
 #[derive(Clone)]
 pub struct Address {
-    /// `host:port`, or several of them with commas, which all lead to the same server's jobs. If one
-    /// breaks, the next one is used.
+    /// `host:port`, or several of them with commas, which all lead to the same jobs. If one breaks,
+    /// the next one is used.
     pub server: String,
     /// The certificate authorities (PEM) that may have issued the server's certificate.
     pub authorities: Vec<u8>,

@@ -260,7 +260,7 @@ fn garbage_goes_after_a_day() {
     assert!(blobs.len(&unknown).unwrap().is_none() && blobs.len(&gone).unwrap().is_none());
     assert!(blobs.len(&of_job).unwrap().is_some() && blobs.len(&returns).unwrap().is_some());
     assert_eq!(site.postgres.query(&site.url, "SELECT COUNT(*) FROM orphans"), "0");
-    // When the job has ended, its blob waits for a day too. It counts anew whenever it was referenced.
+    // When the job has ended, its blob waits for a day too. The day begins anew after a reference.
     database.cancel_job(&ann, job, 0).unwrap();
     assert_eq!(collect(), 0);
     database.delete_upload(&ann, returns.name()).unwrap();
