@@ -17,6 +17,7 @@ mod probe;
 mod rpc;
 mod server;
 mod store;
+mod supervisor;
 pub mod tenants;
 #[doc(hidden)]
 pub mod testing;
@@ -31,5 +32,6 @@ pub use migrate::{MoveReport, migrate};
 pub use net::certificates::{authority_path, certificate_warnings};
 pub use server::{Server, start};
 pub use store::{blobs, state};
+pub use supervisor::{Supervisor, follow_supervisor, shared_blobs, supervised_cards};
 pub use tenants::erasure::{ErasureReport, forget_tenant};
 pub use worker::shutdown::ShutdownReason;

@@ -3,14 +3,14 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use hetal_server::config::{EngineChoice, Role};
 use hetal_server::tenants::{Fingerprint, Tenant};
-use hetal_server::{Config, Error, Result, Server, ShutdownReason};
+use hetal_server::{Config, Error, Result, Server, ShutdownReason, Supervisor};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Trains classifiers on encrypted data.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -23,6 +23,9 @@ struct Arguments {
     /// The folder for all data of the server.
     #[arg(long, env = "HETAL_FOLDER")]
     folder: Option<PathBuf>,
+    /// The folder of blobs (default: `blobs` in the folder).
+    #[arg(long, env = "HETAL_BLOBS")]
+    blobs: Option<PathBuf>,
     /// The address on which clients connect.
     #[arg(long, env = "HETAL_ADDRESS")]
     address: Option<SocketAddr>,
@@ -124,6 +127,9 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
     if let Some(folder) = &arguments.folder {
         config.folder.clone_from(folder);
     }
+    if let Some(blobs) = &arguments.blobs {
+        config.blobs = Some(blobs.clone());
+    }
     if let Some(sets) = &arguments.sets {
         config.sets.clone_from(sets);
     }
@@ -150,14 +156,28 @@ fn serve(arguments: &Arguments) -> Result<()> {
     } else {
         logs.init();
     }
-    let config = configuration(arguments)?;
+    let mut config = configuration(arguments)?;
+    if hetal_server::follow_supervisor() {
+        // The supervisor's own.
+        (config.metrics, config.take_over) = (None, false);
+    }
+    let cards = hetal_server::supervised_cards(&config);
+    if !cards.is_empty() {
+        tracing::info!(?cards, "starting a process for each GPU");
+        config.role = Role::Gateway;
+        config.blobs = hetal_server::shared_blobs(&config);
+    }
     let running = hetal_server::start(config.clone())?;
+    let workers = if cards.is_empty() { None } else { Some(Supervisor::start(&config, &cards)?) };
     // Scripts read the port from here if the system chose it.
     match config.role.serves() {
         true => println!("{}", running.address()),
         false => println!("worker {}", running.name()),
     }
     let end = wait_for_shutdown(arguments, &running)?;
+    if let Some(workers) = workers {
+        workers.stop();
+    }
     let advice = "restart the server, and jobs resume from their checkpoints";
     match end {
         // Exit without a clean stop: the blobs belong to another server, so not even a checkpoint

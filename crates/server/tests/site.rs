@@ -8,7 +8,7 @@ use common::owner;
 use common::proxy::{Proxy, Weather};
 use common::site::{Member, Site, results};
 use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote};
-use hetal_testkit::postgres::Postgres;
+use hetal_testkit::postgres::{PASSWORD, Postgres};
 use hetal_testkit::{Random, SetOnDrop, Watchdog};
 use std::io::Write;
 use std::sync::Mutex;
@@ -194,7 +194,7 @@ fn partitions_cost_nothing_but_time() {
     let through = |proxy: &Proxy| url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port));
     let [near, far] = [Proxy::to(port), Proxy::to(port)];
     let gateways = [site.start("gateway 1", "gateway", &through(&far)), site.start("gateway 2", "gateway", &url)];
-    let _workers = [site.start("worker 1", "worker", &through(&near)), site.start("worker 2", "worker", &url)];
+    let workers = [site.start("worker 1", "worker", &through(&near)), site.start("worker 2", "worker", &url)];
     let remote = site.connect(&[&gateways[0], &gateways[1]]);
     let training = owner().upload(&remote);
     for (n, weather) in
@@ -208,6 +208,12 @@ fn partitions_cost_nothing_but_time() {
         proxy.set(Weather::Fair);
         assert_eq!(results(&remote, job.id), owner().reference(), "{weather:?}");
     }
+    // Nothing of this named the password of the database.
+    for member in gateways.iter().chain(&workers) {
+        let words = std::fs::read_to_string(format!("/proc/{}/cmdline", member.id())).unwrap();
+        assert!(!words.contains(PASSWORD) && !member.log().contains(PASSWORD));
+    }
+    assert!(workers[0].log().contains("state database"), "it met the faults: {}", workers[0].log());
 }
 
 /// The primary of the database is cut off in the middle of trainings, and its standby takes over.

@@ -3,6 +3,7 @@
 pub mod blobs;
 mod database;
 mod failover;
+mod figures;
 mod moved;
 mod postgres;
 mod shared;
