@@ -4,15 +4,15 @@
 
 mod common;
 
-use common::owner;
 use common::proxy::{Proxy, Weather};
 use common::site::{Member, Site, results};
-use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote};
+use common::{VERDICTS, follow, names, owner};
+use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote, Validation};
 use hetal_testkit::postgres::{PASSWORD, Postgres};
 use hetal_testkit::{Random, SetOnDrop, Watchdog};
 use std::io::Write;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// A time limit far beyond the duration of these tests.
@@ -27,26 +27,34 @@ fn killed_at_random_moments(workers: usize, jobs: u8, kills: usize, seed: u64) {
     members.extend((0..workers).map(|n| site.start(&format!("worker {n}"), "worker", &site.url)));
     let gateways: Vec<&Member> = members[..2].iter().collect();
     let remotes: Vec<Remote> = (0..jobs).map(|_| site.connect(&gateways)).collect();
-    let training = owner().upload(&remotes[0]);
-    let (members, over, done) = (Mutex::new(members), AtomicBool::new(false), Mutex::new(0));
+    let (members, over, done) = (Mutex::new(members), AtomicBool::new(false), AtomicUsize::new(0));
+    let uploaded = OnceLock::new();
     std::thread::scope(|scope| {
         let _over = SetOnDrop(&over);
         scope.spawn(|| {
             let mut random = Random(seed);
-            while !over.load(Ordering::SeqCst) && *done.lock().unwrap() < kills {
-                std::thread::sleep(Duration::from_millis(200 + random.below(1500) as u64));
+            while !over.load(Ordering::SeqCst) && done.load(Ordering::SeqCst) < kills {
+                std::thread::sleep(Duration::from_millis(random.below(1500) as u64));
                 let mut members = members.lock().unwrap();
                 let count = members.len();
                 let member = &mut members[random.below(count)];
                 member.kill();
                 member.run();
-                *done.lock().unwrap() += 1;
+                done.fetch_add(1, Ordering::SeqCst);
             }
         });
-        let training = &training;
-        let run = |n: u8, remote: Remote| {
+        let training = uploaded.get_or_init(|| owner().upload(&remotes[0]));
+        let done = &done;
+        // A verdict is given when the share of its round is over.
+        let run = move |n: u8, remote: Remote| {
             let job = remote.train([n; 16], "", training).unwrap();
-            results(&remote, job.id)
+            let outputs = follow(&remote, job.id, |event| {
+                let EventKind::Validation(Validation { round, .. }) = &event.kind else { return };
+                while done.load(Ordering::SeqCst) < kills * (*round as usize).min(VERDICTS.len()) / VERDICTS.len() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            names(&outputs)
         };
         let all: Vec<_> =
             remotes.into_iter().enumerate().map(|(n, remote)| scope.spawn(move || run(n as u8, remote))).collect();
@@ -54,8 +62,8 @@ fn killed_at_random_moments(workers: usize, jobs: u8, kills: usize, seed: u64) {
             assert_eq!(one.join().unwrap(), owner().reference());
         }
     });
-    println!("{} kills of {} processes, {jobs} jobs", done.lock().unwrap(), members.lock().unwrap().len());
-    assert!(*done.lock().unwrap() >= kills.min(4), "the jobs ended before anything was killed");
+    println!("{} kills of {} processes, {jobs} jobs", done.load(Ordering::SeqCst), members.lock().unwrap().len());
+    assert_eq!(done.load(Ordering::SeqCst), kills);
 }
 
 #[test]
