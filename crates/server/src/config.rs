@@ -22,8 +22,12 @@ const MIN_AUDIT_BYTES: u64 = 4096;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// What this process does. Several processes that share a database need not all do everything.
+    pub role: Role,
     /// The folder for all data of the server.
     pub folder: PathBuf,
+    /// The folder of blobs, in place of `folder/blobs`. Servers that share a database share it.
+    pub blobs: Option<PathBuf>,
     /// The address on which clients connect.
     pub address: SocketAddr,
     /// The address of health checks and metrics, served over plain HTTP. Do not expose it to the
@@ -89,6 +93,43 @@ pub struct Config {
 /// Gibibytes as bytes.
 pub fn bytes_of_gib(gib: f64) -> u64 {
     (gib * (1u64 << 30) as f64) as u64
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Serves clients and computes.
+    All,
+    /// Serves clients.
+    Gateway,
+    /// Computes.
+    Worker,
+}
+
+impl Role {
+    /// Whether the process serves clients.
+    pub fn serves(self) -> bool {
+        self != Self::Worker
+    }
+
+    /// Whether the process computes.
+    pub fn computes(self) -> bool {
+        self != Self::Gateway
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "gateway" => Ok(Self::Gateway),
+            "worker" => Ok(Self::Worker),
+            _ => Err(format!("invalid role {text:?}: use all, gateway or worker")),
+        }
+    }
 }
 
 /// The device to compute on.
@@ -197,7 +238,9 @@ impl Default for Bounds {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            role: Role::All,
             folder: PathBuf::from("hetal-server"),
+            blobs: None,
             address: SocketAddr::from(([127, 0, 0, 1], 7443)),
             metrics: None,
             certificate: None,
@@ -244,10 +287,34 @@ impl Config {
         toml::from_str(text).map_err(|e| state::without_password(&e.to_string()))
     }
 
+    /// Checks where blobs are.
+    fn check_blobs(&self) -> Result<()> {
+        #[cfg(feature = "s3")]
+        let elsewhere = self.s3.is_some();
+        #[cfg(not(feature = "s3"))]
+        let elsewhere = false;
+        let reason = if elsewhere && self.blobs.is_some() {
+            "`blobs` and `[s3]` name two places for blobs: remove one of them"
+        } else if self.role != Role::All && !elsewhere && self.blobs.is_none() {
+            "gateways and workers share their blobs: name a shared folder in `blobs`, or a bucket in `[s3]`"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Config { reason: reason.to_owned() })
+    }
+
     /// Checks that the settings are valid together.
     pub fn check(&self) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config { reason: reason.to_owned() });
-        if self.tenants.is_empty() {
+        if self.role != Role::All && self.state.url.is_none() {
+            return refuse(
+                "gateways and workers meet in a PostgreSQL database: set `state.url`, or leave out `role` to serve and \
+                 compute in one process",
+            );
+        }
+        self.check_blobs()?;
+        // A worker serves nobody.
+        if self.tenants.is_empty() && self.role.serves() {
             return refuse("there are no tenants: create one with `hetal-server token NAME`");
         }
         if self.tenants.iter().any(|t| t.certificate.is_some()) && self.client_authorities.is_none() {

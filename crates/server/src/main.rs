@@ -1,25 +1,31 @@
 //! The program `hetal-server`.
 
 use clap::{CommandFactory, Parser, Subcommand};
-use hetal_server::config::EngineChoice;
+use hetal_server::config::{EngineChoice, Role};
 use hetal_server::tenants::{Fingerprint, Tenant};
-use hetal_server::{Config, Error, Result, Server, ShutdownReason};
+use hetal_server::{Config, Error, Result, Server, ShutdownReason, Supervisor};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Trains classifiers on encrypted data.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// Configuration file in TOML (docs/operations/configure.md).
     #[arg(long, env = "HETAL_CONFIG", global = true)]
     config: Option<PathBuf>,
+    /// What this process does: all, gateway or worker (docs/operations/scale.md).
+    #[arg(long, env = "HETAL_ROLE")]
+    role: Option<Role>,
     /// The folder for all data of the server.
     #[arg(long, env = "HETAL_FOLDER")]
     folder: Option<PathBuf>,
+    /// The folder of blobs (default: `blobs` in the folder).
+    #[arg(long, env = "HETAL_BLOBS")]
+    blobs: Option<PathBuf>,
     /// The address on which clients connect.
     #[arg(long, env = "HETAL_ADDRESS")]
     address: Option<SocketAddr>,
@@ -71,6 +77,16 @@ enum Command {
         #[arg(long)]
         even_if_configured: bool,
     },
+    /// Move a stopped server from its folder into the PostgreSQL database and the blobs that the
+    /// configuration names, and print a report in JSON. Repeat it if it is interrupted.
+    Migrate {
+        /// The folder of the stopped server (default: the configured folder).
+        #[arg(long)]
+        from: Option<PathBuf>,
+        /// The blobs are where the configuration says already, for example in the same bucket.
+        #[arg(long)]
+        blobs_stay: bool,
+    },
     /// Print the manual page of this program.
     Man,
 }
@@ -93,6 +109,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Forget { tenant, even_if_configured }) => {
             forget(&configuration(arguments)?, tenant, *even_if_configured)
         }
+        Some(Command::Migrate { from, blobs_stay }) => {
+            move_server(&configuration(arguments)?, from.as_deref(), *blobs_stay)
+        }
         Some(Command::Man) => print_manual(),
         None => serve(arguments),
     }
@@ -104,8 +123,12 @@ fn configuration(arguments: &Arguments) -> Result<Config> {
         Some(path) => Config::read(path)?,
         None => Config::default(),
     };
+    config.role = arguments.role.unwrap_or(config.role);
     if let Some(folder) = &arguments.folder {
         config.folder.clone_from(folder);
+    }
+    if let Some(blobs) = &arguments.blobs {
+        config.blobs = Some(blobs.clone());
     }
     if let Some(sets) = &arguments.sets {
         config.sets.clone_from(sets);
@@ -133,10 +156,28 @@ fn serve(arguments: &Arguments) -> Result<()> {
     } else {
         logs.init();
     }
-    let running = hetal_server::start(configuration(arguments)?)?;
+    let mut config = configuration(arguments)?;
+    if hetal_server::follow_supervisor() {
+        // The supervisor's own.
+        (config.metrics, config.take_over) = (None, false);
+    }
+    let cards = hetal_server::supervised_cards(&config);
+    if !cards.is_empty() {
+        tracing::info!(?cards, "starting a process for each GPU");
+        config.role = Role::Gateway;
+        config.blobs = hetal_server::shared_blobs(&config);
+    }
+    let running = hetal_server::start(config.clone())?;
+    let workers = if cards.is_empty() { None } else { Some(Supervisor::start(&config, &cards)?) };
     // Scripts read the port from here if the system chose it.
-    println!("{}", running.address());
+    match config.role.serves() {
+        true => println!("{}", running.address()),
+        false => println!("worker {}", running.name()),
+    }
     let end = wait_for_shutdown(arguments, &running)?;
+    if let Some(workers) = workers {
+        workers.stop();
+    }
     let advice = "restart the server, and jobs resume from their checkpoints";
     match end {
         // Exit without a clean stop: the blobs belong to another server, so not even a checkpoint
@@ -231,6 +272,12 @@ fn forget(config: &Config, tenant: &str, even_if_configured: bool) -> Result<()>
         return Ok(());
     }
     Err(Error::State { reason: format!("data of {tenant} remains in {}", report.found_in.join(", ")) })
+}
+
+fn move_server(config: &Config, from: Option<&Path>, blobs_stay: bool) -> Result<()> {
+    let report = hetal_server::migrate(config, from.unwrap_or(&config.folder), blobs_stay)?;
+    println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
+    Ok(())
 }
 
 fn print_token(tenant: &str) -> Result<()> {

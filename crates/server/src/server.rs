@@ -5,6 +5,7 @@ use crate::compute::device::Devices;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::context::Core;
+use crate::duties;
 use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::metrics::{HealthSource, Metrics};
@@ -14,13 +15,13 @@ use crate::net::{metrics_http, tls};
 use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
 use crate::rpc::{Handler, Service};
-use crate::store::blobs::Blobs;
 use crate::store::disk::{Disk, OsDisk};
-use crate::store::ownership::{self, Ownership};
+use crate::store::ownership;
+use crate::store::shared_uploads::SharedUploads;
 use crate::store::staging::Staging;
 use crate::store::state::{self, Database, State};
 use crate::store::uploads::Uploads;
-use crate::store::{blobs, folder, gc};
+use crate::store::{blobs, folder};
 use crate::tenants::audit::AuditLog;
 use crate::tenants::erasure;
 use crate::tenants::{TenantConfig, Tenants};
@@ -36,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -100,12 +101,12 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
     let lock = folder::lock(&config.folder)?;
     let param_sets = Arc::new(ParamRegistry::new(&config.sets, config.allow_insecure)?);
     // A missing or broken GPU is reported now, not during the first job.
-    let devices = Devices::detect(&config, &param_sets)?;
+    let devices = if config.role.computes() { Devices::detect(&config, &param_sets)? } else { Devices::default() };
     config.lift_seconds.get_or_insert(devices.lift_seconds());
     let database = state::open(&config)?;
-    let blobs = blobs::open(&config)?;
+    let name = if database.is_shared() { folder::worker_name(&config.folder)? } else { "local".to_owned() };
+    let blobs = blobs::open(&config, database.is_shared().then_some(&*name))?;
     let state: Arc<dyn State> = Arc::clone(&database) as Arc<dyn State>;
-    let worker_name = if database.is_shared() { folder::worker_name(&config.folder)? } else { "local".to_owned() };
     let staging = Staging::open(Arc::new(OsDisk), &config.folder.join("staging"), config.bounds.open_uploads)?;
     let audit = Arc::new(AuditLog::open(&config.folder, config.bounds.audit_bytes)?);
     let tenants = RwLock::new(Tenants::new(&config.tenants)?);
@@ -123,7 +124,7 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
     });
     let worker = Arc::new(WorkerContext {
         core: Arc::clone(&core),
-        name: worker_name,
+        name,
         draining: false.into(),
         shutdown: ShutdownSignal::default(),
         device_fault: Mutex::default(),
@@ -136,86 +137,27 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
         }
     }))?;
     // The folder is locked, so any worker of this name is dead.
-    state.release_worker(&worker.name)?;
+    if config.role.computes() {
+        state.release_worker(&worker.name)?;
+    }
     for tenant in erasure::unfinished_erasures(&config.folder)? {
         tracing::warn!(%tenant, "the erasure of a tenant was interrupted: stop the server and repeat `hetal-server forget`");
     }
     let ownership = ownership::establish(&*blobs, &*database, config.take_over)?;
-    if database.is_shared() {
-        // Other servers store blobs before they record them.
-        collect_staged_after_crash(&*state, &staging);
-    } else {
-        // Repeating the flag gives no further certainty that the blobs belong to this database.
-        collect_after_crash(if config.take_over { Ownership::New } else { ownership }, &*state, &*blobs, &staging);
-    }
+    duties::collect_at_start(ownership, config.take_over, &*database, &*blobs, &staging);
+    let shared = SharedUploads::new(&database, &blobs, &worker.name);
     let uploads = Uploads {
         state,
         blobs,
         staging,
         max_bytes: config.bounds.blob_bytes,
         reserve_bytes: config.bounds.spare_bytes,
+        shared,
     };
     let service = Service::new(core, tenants, uploads, audit);
     let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock, &devices);
     server.spawn_threads(&devices, database, renewal_interval)?;
     Ok(server)
-}
-
-/// Deletes what a crash left behind, unless the blobs were taken over just now.
-fn collect_after_crash(ownership: Ownership, state: &dyn State, blobs: &dyn Blobs, staging: &Staging) {
-    if ownership == Ownership::New {
-        // An empty store needs no message.
-        if !blobs.namespaces().is_ok_and(|namespaces| namespaces.is_empty()) {
-            let location = blobs.location();
-            tracing::info!(
-                place = location,
-                "took ownership of the blobs: the next start deletes blobs that the database does not reference"
-            );
-        }
-        return;
-    }
-    report_collected(gc::collect_garbage(state, blobs, staging));
-}
-
-/// Deletes staged bytes that a crash left behind. They are in this server's folder.
-fn collect_staged_after_crash(state: &dyn State, staging: &Staging) {
-    report_collected(gc::collect_staged(state, staging));
-}
-
-fn report_collected(collected: Result<usize>) {
-    match collected {
-        Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "deleted files that a crash had left behind"),
-        // The files only waste space.
-        Err(error) => tracing::warn!(%error, "could not delete files that a crash had left behind"),
-    }
-}
-
-/// Renews the ownership mark until the server stops or another server owns the blobs.
-fn renew_ownership(worker: &WorkerContext, database: &dyn Database, pause: Duration) {
-    let mut next = Instant::now() + pause;
-    while !worker.draining.load(Ordering::Relaxed) {
-        if Instant::now() < next {
-            // The notifier wakes this thread more often, so that it stops at once with the server.
-            worker.core.notifier.wait(worker.core.notifier.version(), pause.min(Duration::from_secs(1)));
-            continue;
-        }
-        next = Instant::now() + pause;
-        match ownership::renew(&*worker.core.blobs, database) {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::error!(
-                    place = worker.core.blobs.location(),
-                    "another server has taken over the blobs: this server ends"
-                );
-                return worker.shutdown.trigger(ShutdownReason::BlobsTaken);
-            }
-            Err(error) => {
-                worker.core.metrics.count_fault(&error);
-                tracing::warn!(%error, "could not renew the ownership of the blobs");
-            }
-        }
-    }
 }
 
 /// Closes idle connections, and those of expired tenants, as long as the service exists.
@@ -249,9 +191,9 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
 /// Bound sockets with their TLS settings.
 struct Sockets {
     runtime: Runtime,
-    acceptor: TlsAcceptor,
+    /// For clients; `None` if the server only computes.
+    clients: Option<(TcpListener, TlsAcceptor)>,
     certificates: Arc<ServerCertificates>,
-    listener: TcpListener,
     address: SocketAddr,
     monitor: Option<TcpListener>,
 }
@@ -265,12 +207,16 @@ impl Sockets {
         let runtime = runtime.map_err(failed("the network's threads".to_owned()))?;
         let bind =
             |address: SocketAddr| runtime.block_on(TcpListener::bind(address)).map_err(failed(address.to_string()));
-        let acceptor = certificates::acceptor(config)?;
-        let certificates = Arc::new(ServerCertificates::read(config)?);
-        let listener = bind(config.address)?;
-        let address = listener.local_addr().map_err(failed("the address".to_owned()))?;
+        let (mut clients, mut certificates, mut address) = (None, Arc::default(), config.address);
+        if config.role.serves() {
+            let acceptor = certificates::acceptor(config)?;
+            certificates = Arc::new(ServerCertificates::read(config)?);
+            let listener = bind(config.address)?;
+            address = listener.local_addr().map_err(failed("the address".to_owned()))?;
+            clients = Some((listener, acceptor));
+        }
         let monitor = config.metrics.map(bind).transpose()?;
-        Ok(Self { runtime, acceptor, certificates, listener, address, monitor })
+        Ok(Self { runtime, clients, certificates, address, monitor })
     }
 
     fn serve(
@@ -281,49 +227,64 @@ impl Sockets {
         lock: File,
         devices: &Devices,
     ) -> Server {
-        let Self { runtime, acceptor, certificates, listener, address, monitor } = self;
-        let config = service.core.config.clone();
+        let Self { runtime, clients, certificates, address, monitor } = self;
+        let config = &service.core.config;
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
             let source = HealthSource::of(&service.core, Arc::clone(&certificates), devices, tenants_of(&service));
             runtime.spawn(metrics_http::serve(monitor, source));
         }
-        runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
-        let (accepted, incoming) = mpsc::channel(1);
-        let handshake_timeout = Duration::from_secs(config.bounds.idle_seconds);
-        let connections = Arc::clone(&service.connections);
-        runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
-        runtime.spawn(close_stale_connections(Arc::downgrade(&service)));
-        let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+        let served = config.role.serves() && config.certificate.is_none();
+        let authority = served.then(|| certificates::authority_path(&config.folder));
         let (stop, stopped) = oneshot::channel();
         let (ended, end) = oneshot::channel();
-        let handler = HetalServer::new(Handler(Arc::clone(&service)))
-            .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
-            .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
-        let handler = AuthLayer::new(handler, Arc::clone(&service));
-        let server = tonic::transport::Server::builder()
-            .max_concurrent_streams(config.bounds.requests)
-            .max_connection_age(Duration::from_secs(config.bounds.connection_seconds))
-            .http2_max_header_list_size(16 << 10)
-            .http2_keepalive_interval(Some(Duration::from_secs(30)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(8 << 20);
-        runtime.spawn(async move {
-            let served = server.serve_with_incoming_shutdown(handler, incoming, async {
-                let _ = stopped.await;
-            });
-            if let Err(error) = served.await {
-                tracing::error!(%error, "the network service failed");
-            }
-            let _ = ended.send(());
-        });
-        let authority = config.certificate.is_none().then(|| certificates::authority_path(&config.folder));
-        tracing::info!(%address, "listening for clients");
+        if let Some((listener, acceptor)) = clients {
+            runtime.spawn(DailyWarnings::new(certificates, Arc::clone(&service.core.clock)).run());
+            serve_clients(&runtime, &service, (listener, acceptor), stopped, ended);
+            tracing::info!(%address, "listening for clients");
+        }
         let network = Some(Network { runtime, stop, stopped: end });
         let threads = Vec::new();
         Server { address, metrics_address, authority, worker, service, threads, network, database, _lock: lock }
     }
+}
+
+/// Serves clients until `stop`, and then says that it has ended.
+fn serve_clients(
+    runtime: &Runtime,
+    service: &Arc<Service>,
+    (listener, acceptor): (TcpListener, TlsAcceptor),
+    stop: oneshot::Receiver<()>,
+    ended: oneshot::Sender<()>,
+) {
+    let bounds = service.core.config.bounds.clone();
+    let (accepted, incoming) = mpsc::channel(1);
+    let handshake_timeout = Duration::from_secs(bounds.idle_seconds);
+    let connections = Arc::clone(&service.connections);
+    runtime.spawn(tls::accept(listener, acceptor, connections, handshake_timeout, accepted));
+    runtime.spawn(close_stale_connections(Arc::downgrade(service)));
+    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+    let handler = HetalServer::new(Handler(Arc::clone(service)))
+        .max_decoding_message_size(hetal_wire::MESSAGE_BYTES)
+        .max_encoding_message_size(hetal_wire::MESSAGE_BYTES);
+    let handler = AuthLayer::new(handler, Arc::clone(service));
+    let server = tonic::transport::Server::builder()
+        .max_concurrent_streams(bounds.requests)
+        .max_connection_age(Duration::from_secs(bounds.connection_seconds))
+        .http2_max_header_list_size(16 << 10)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(8 << 20);
+    runtime.spawn(async move {
+        let served = server.serve_with_incoming_shutdown(handler, incoming, async {
+            let _ = stop.await;
+        });
+        if let Err(error) = served.await {
+            tracing::error!(%error, "the network service failed");
+        }
+        let _ = ended.send(());
+    });
 }
 
 impl Server {
@@ -334,20 +295,31 @@ impl Server {
         database: Arc<dyn Database>,
         renewal_interval: Duration,
     ) -> Result<()> {
+        let role = self.worker.core.config.role;
+        if role.serves() {
+            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
+            let timeouts = VerdictTimeouts::new(worker.core.config.bounds.verdict_seconds, Some(shared));
+            self.threads.push(thread("verdict-timeout".to_owned(), move || timeouts.watch(&worker))?);
+            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
+            self.threads.push(thread("garbage".to_owned(), move || duties::collect_garbage(&worker, &*shared))?);
+        }
         let worker = Arc::clone(&self.worker);
-        let seconds = worker.core.config.bounds.verdict_seconds;
-        self.threads.push(thread("verdict-timeout".to_owned(), move || VerdictTimeouts::new(seconds).watch(&worker))?);
-        let worker = Arc::clone(&self.worker);
-        let renew = move || renew_ownership(&worker, &*database, renewal_interval);
+        let renew = move || duties::renew_ownership(&worker, &*database, renewal_interval);
         self.threads.push(thread("ownership".to_owned(), renew)?);
-        for number in 0..self.worker.core.config.workers.unwrap_or(devices.workers()) {
+        let workers = self.worker.core.config.workers.unwrap_or(devices.workers());
+        for number in 0..if role.computes() { workers } else { 0 } {
             let (worker, device) = (Arc::clone(&self.worker), devices.of_worker(number));
             self.threads.push(thread(format!("worker {number}"), move || worker.run(device))?);
         }
         Ok(())
     }
 
-    /// The address on which clients connect.
+    /// The name by which other servers of a shared database know this one.
+    pub fn name(&self) -> &str {
+        &self.worker.name
+    }
+
+    /// The address on which clients connect; the configured one if the server only computes.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -430,6 +402,7 @@ pub(crate) mod tests {
     use super::*;
     use hetal_testkit::TempDir;
     use hetal_testkit::postgres::Postgres;
+    use std::time::Instant;
 
     pub(crate) fn config(folder: &Path) -> Config {
         let token = crate::tenants::Fingerprint::of(b"a token");

@@ -19,10 +19,16 @@ pub const PASSWORD: &str = "correct-horse-battery";
 const SUPERVISOR: &str = r#"
 set -eu
 umask 077
-bin=$1 port=$2
+bin=$1 port=$2 standby_port=$4
 home=$(mktemp -d /tmp/hetal-postgres-XXXXXX)
-started=
-trap '[ -z "$started" ] || "$bin/pg_ctl" -D "$home/data" -m immediate -s -W stop >&2; sleep 0.2; rm -rf "$home"' EXIT
+end() {
+    for data in "$home/data" "$home/standby"; do
+        [ ! -f "$data/postmaster.pid" ] || "$bin/pg_ctl" -D "$data" -m immediate -s -W stop >&2
+    done
+    sleep 0.2
+    rm -rf "$home"
+}
+trap end EXIT
 cd "$home"
 printf %s "$3" > password
 "$bin/initdb" -D data -U hetal --pwfile=password --auth-local=trust --auth-host=scram-sha-256 \
@@ -36,13 +42,27 @@ max_connections = 200
 shared_buffers = 32MB
 wal_level = replica
 END
-start() { "$bin/pg_ctl" -D data -l log -s -w start </dev/null >&2 && started=yes; }
+start() { "$bin/pg_ctl" -D data -l log -s -w start </dev/null >&2; }
+add_standby() {
+    "$bin/pg_basebackup" -h "$home" -p "$port" -U hetal -D standby -R -X stream -c fast --no-sync </dev/null >&2
+    echo "port = $standby_port" >> standby/postgresql.conf
+    "$bin/pg_ctl" -D standby -l standby.log -s -w start </dev/null >&2
+    psql="$bin/psql -X -q -h $home -p $port -U hetal -d postgres"
+    $psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'" -c 'SELECT pg_reload_conf()' </dev/null >/dev/null
+    while [ "$($psql -A -t -c 'SELECT sync_state FROM pg_stat_replication' </dev/null)" != sync ]; do sleep 0.1; done
+}
+fail_over() {
+    "$bin/pg_ctl" -D data -m immediate -s -w stop </dev/null >&2
+    "$bin/pg_ctl" -D standby -s -w promote </dev/null >&2
+}
 start || { cat log >&2; exit 1; }
 echo "$home"
 while read -r command; do
     case $command in
     start) start || true; echo done ;;
     stop) "$bin/pg_ctl" -D data -m immediate -s -w stop </dev/null >&2 || true; echo done ;;
+    standby) add_standby; echo done ;;
+    fail-over) fail_over; echo done ;;
     esac
 done
 "#;
@@ -52,6 +72,9 @@ pub struct Postgres {
     bin: PathBuf,
     home: PathBuf,
     port: u16,
+    standby_port: u16,
+    /// Whether the standby has become the primary.
+    failed_over: bool,
     supervisor: Child,
     commands: Option<ChildStdin>,
     answers: BufReader<std::process::ChildStdout>,
@@ -82,13 +105,18 @@ impl Postgres {
     }
 
     fn try_start(bin: &Path) -> Option<Self> {
-        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let [port, standby_port] = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
         let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
         let mut command = Command::new(if is_root { "runuser" } else { "bash" });
         if is_root {
             command.args(["-u", "postgres", "--", "bash"]);
         }
-        command.args(["-c", SUPERVISOR, "supervisor"]).arg(bin).args([&port.to_string(), PASSWORD]);
+        command.args(["-c", SUPERVISOR, "supervisor"]).arg(bin).args([
+            &port.to_string(),
+            PASSWORD,
+            &standby_port.to_string(),
+        ]);
         let started = command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut supervisor = started.unwrap();
         let commands = supervisor.stdin.take();
@@ -100,7 +128,8 @@ impl Postgres {
             return None;
         }
         let home = PathBuf::from(home.trim_end());
-        Some(Self { bin: bin.to_owned(), home, port, supervisor, commands, answers })
+        let bin = bin.to_owned();
+        Some(Self { bin, home, port, standby_port, failed_over: false, supervisor, commands, answers })
     }
 
     /// The server that all tests of this process share.
@@ -122,6 +151,13 @@ impl Postgres {
             .map(|password| format!("postgres://hetal{password}@127.0.0.1:{}/{name}", self.port))
     }
 
+    /// As [`Postgres::database`], on the server or on its standby, whichever can be written.
+    pub fn replicated_database(&self) -> String {
+        let (name, home) = (self.new_database(), self.home.display().to_string().replace('/', "%2F"));
+        let (first, second) = (self.port, self.standby_port);
+        format!("postgres://hetal@{home}:{first},{home}:{second}/{name}?target_session_attrs=read-write")
+    }
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -138,14 +174,16 @@ impl Postgres {
     pub fn query(&self, database: &str, sql: &str) -> String {
         let name = database.split("?").next().unwrap_or(database);
         let name = name.rsplit("/").next().unwrap_or(name);
+        let port = if self.failed_over { self.standby_port } else { self.port };
         let mut psql = Command::new(self.bin.join("psql"));
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "hetal", "-d", name, "-c", sql]);
-        psql.arg("-h").arg(&self.home).args(["-p", &self.port.to_string()]).current_dir("/");
+        psql.arg("-h").arg(&self.home).args(["-p", &port.to_string()]).current_dir("/");
         let output = psql.output().unwrap();
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
+    /// Every command must succeed.
     fn command(&mut self, command: &str) {
         writeln!(self.commands.as_mut().unwrap(), "{command}").unwrap();
         let mut answer = String::new();
@@ -156,6 +194,17 @@ impl Postgres {
     /// Stops the server as a power cut does: without a checkpoint, and without a farewell.
     pub fn cut(&mut self) {
         self.command("stop");
+    }
+
+    /// Adds a standby, which has every change before it is acknowledged.
+    pub fn add_standby(&mut self) {
+        self.command("standby");
+    }
+
+    /// Stops the server as a power cut does, and makes the standby the primary.
+    pub fn fail_over(&mut self) {
+        self.command("fail-over");
+        self.failed_over = true;
     }
 
     /// Starts the server again.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The server and the credentials. The project stores them for the next command.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ConnectionArguments {
-    /// The server, as host:port.
+    /// The server, as host:port; several gateways of one server are separated by commas.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Server (default: as stored in the project)")]
     pub server: Option<String>,
     /// A file with the certificate authority (PEM) that issued the server's certificate.

@@ -50,7 +50,8 @@ use zeroize::Zeroizing;
 /// The address of a server and the credentials for it.
 #[derive(Clone)]
 pub struct Address {
-    /// `host:port`.
+    /// `host:port`, or several of them with commas, which all lead to the same jobs. If one breaks,
+    /// the next one is used.
     pub server: String,
     /// The certificate authorities (PEM) that may have issued the server's certificate.
     pub authorities: Vec<u8>,
@@ -262,6 +263,10 @@ impl Remote {
         self.require_wanted()?;
         if backoff.pause == LONG_PAUSE && is_passing(&status) {
             (self.on_break)(&Error::of(&self.server, status.clone()).reason());
+        }
+        // Another gateway may reach what this one does not.
+        if backoff.pause >= LONG_PAUSE && is_passing(&status) && self.transport.advance() {
+            self.disconnect();
         }
         backoff.wait(&self.server, status, &self.cancellation)
     }

@@ -6,9 +6,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 
 /// Time limit for the TCP and TLS handshakes.
@@ -18,43 +20,107 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// Time limit for the answer to a probe.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Time limit for one of several addresses. The next one may answer.
+const NEXT_ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How a server is reached.
 pub(super) struct Transport {
     endpoint: Endpoint,
     connector: TlsConnector,
+    gateways: Arc<Gateways>,
+}
+
+/// The addresses of a server. All lead to the same jobs.
+struct Gateways {
+    all: Vec<Gateway>,
+    /// The one that answered last.
+    current: AtomicUsize,
+}
+
+struct Gateway {
+    /// As its certificate names it.
     name: ServerName<'static>,
-    server: String,
+    address: String,
+}
+
+impl Gateways {
+    /// Reads addresses that are separated by commas.
+    fn parse(server: &str) -> Result<Self> {
+        let bad_address = || Error::Address { server: server.to_owned() };
+        let parse = |address: &str| {
+            let (host, _) = address.rsplit_once(':').ok_or_else(bad_address)?;
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let name = ServerName::try_from(host).map_err(|_| bad_address())?;
+            Ok(Gateway { name, address: address.to_owned() })
+        };
+        let all = server.split(',').map(|address| parse(address.trim())).collect::<Result<_>>()?;
+        Ok(Self { all, current: AtomicUsize::new(0) })
+    }
+
+    /// Connects to the address that answered last, or else to the next one that answers.
+    async fn connect(&self, connector: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
+        let (first, count) = (self.current.load(Ordering::Relaxed), self.all.len());
+        let mut failed = None;
+        for index in (first..first + count).map(|index| index % count) {
+            let connecting = self.all[index].connect(connector);
+            let connected = match count {
+                1 => connecting.await,
+                _ => {
+                    tokio::time::timeout(NEXT_ADDRESS_TIMEOUT, connecting).await.unwrap_or_else(|late| Err(late.into()))
+                }
+            };
+            match connected {
+                Ok(connected) => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return Ok(connected);
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()))
+    }
+}
+
+impl Gateway {
+    async fn connect(&self, connector: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(&self.address).await?;
+        tcp.set_nodelay(true)?;
+        connector.connect(self.name.clone(), tcp).await
+    }
 }
 
 impl Transport {
     pub(super) fn new(address: &Address) -> Result<Self> {
         let bad_address = || Error::Address { server: address.server.clone() };
-        let (host, _) = address.server.rsplit_once(':').ok_or_else(bad_address)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host).map_err(|_| bad_address())?;
+        let gateways = Arc::new(Gateways::parse(&address.server)?);
         let connector = TlsConnector::from(Arc::new(config(address)?));
-        let endpoint = Endpoint::from_shared(format!("http://{}", address.server)).map_err(|_| bad_address())?;
+        let first = gateways.all.first().ok_or_else(bad_address)?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", first.address)).map_err(|_| bad_address())?;
         let endpoint = endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT.max(NEXT_ADDRESS_TIMEOUT * (gateways.all.len() as u32 + 1)))
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20);
-        Ok(Self { endpoint, connector, name, server: address.server.clone() })
+        Ok(Self { endpoint, connector, gateways })
+    }
+
+    /// Makes the next address the first choice. Returns whether there are several.
+    pub(super) fn advance(&self) -> bool {
+        let count = self.gateways.all.len();
+        let next = (self.gateways.current.load(Ordering::Relaxed) + 1) % count.max(1);
+        self.gateways.current.store(next, Ordering::Relaxed);
+        count > 1
     }
 
     /// Creates a channel that connects at its first use, and again when the connection breaks. This
     /// needs the context of a runtime.
     pub(super) fn channel(&self) -> Channel {
-        let (connector, name, server) = (self.connector.clone(), self.name.clone(), self.server.clone());
+        let (connector, gateways) = (self.connector.clone(), Arc::clone(&self.gateways));
         let connect = tower::service_fn(move |_| {
-            let (connector, name, server) = (connector.clone(), name.clone(), server.clone());
-            async move {
-                let tcp = TcpStream::connect(&server).await?;
-                tcp.set_nodelay(true)?;
-                Ok::<_, std::io::Error>(TokioIo::new(connector.connect(name, tcp).await?))
-            }
+            let (connector, gateways) = (connector.clone(), Arc::clone(&gateways));
+            async move { Ok::<_, std::io::Error>(TokioIo::new(gateways.connect(&connector).await?)) }
         });
         self.endpoint.connect_with_connector_lazy(connect)
     }
@@ -88,5 +154,26 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err(Error::Pem { what, reason: "it contains no certificate".to_owned() }),
         Err(e) => Err(Error::Pem { what, reason: e.to_string() }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_addresses_are_separated_by_commas() {
+        let addresses = |server: &str| -> Result<Vec<String>> {
+            Ok(Gateways::parse(server)?.all.into_iter().map(|gateway| gateway.address).collect())
+        };
+        assert_eq!(addresses("a.example:7443").unwrap(), ["a.example:7443"]);
+        assert_eq!(
+            addresses("a.example:7443, [::1]:7444,127.0.0.1:1").unwrap(),
+            ["a.example:7443", "[::1]:7444", "127.0.0.1:1"]
+        );
+        for bad in ["", "a", "a:1,", "a:1,b", ",a:1", "a b:1"] {
+            assert!(matches!(addresses(bad), Err(Error::Address { .. })), "{bad}");
+        }
     }
 }

@@ -121,6 +121,11 @@ impl Devices {
     }
 }
 
+/// The number of GPUs that the driver sees. None is opened.
+pub fn count_cards(seconds: u64) -> Result<usize> {
+    driver_call(seconds, hetal_cuda::cards).map_err(|error| Error::gpu(&error))
+}
+
 fn open(card: usize, params: &Params) -> hetal_cuda::Result<CudaBackend> {
     CudaBackend::open(card, params.log_n(), params.chain(), params.special())
 }

@@ -1,28 +1,38 @@
 //! Fails jobs whose owners do not give a verdict in time.
 
 use crate::jobs::lifecycle::clear_ended;
+use crate::store::state::Database;
 use crate::worker::pool::WorkerContext;
 use hetal_wire::JobId;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Tracks how long each job has waited. Only time that this process observed counts, so clock
-/// changes and downtime do not fail a job.
+/// Tracks how long each job has waited. Only time that a server observed counts, so clock changes
+/// and downtime do not fail a job. A database that several servers share keeps the deadlines; else
+/// this process does.
 pub struct VerdictTimeouts {
     limit: Duration,
     seen: HashMap<(JobId, u32), Instant>,
+    /// The database, which keeps deadlines if several servers share it.
+    database: Option<Arc<dyn Database>>,
 }
 
 impl VerdictTimeouts {
     /// Creates timeouts of `seconds` for each verdict.
-    pub fn new(seconds: u64) -> Self {
-        Self { limit: Duration::from_secs(seconds), seen: HashMap::new() }
+    pub(crate) fn new(seconds: u64, database: Option<Arc<dyn Database>>) -> Self {
+        Self { limit: Duration::from_secs(seconds), seen: HashMap::new(), database }
+    }
+
+    /// The pause between two looks.
+    fn pause(&self) -> Duration {
+        (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30))
     }
 
     /// Fails overdue jobs until the server stops.
     pub fn watch(mut self, worker: &WorkerContext) {
-        let pause = (self.limit / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+        let pause = self.pause();
         let mut next = Instant::now();
         while !worker.draining.load(Ordering::Relaxed) {
             if Instant::now() < next {
@@ -44,7 +54,12 @@ impl VerdictTimeouts {
         let reason = format!("no verdict within {} seconds", self.limit.as_secs());
         let now = (worker.core.clock)();
         let until = worker.lease_until(now);
-        for (id, round) in self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()) {
+        let limit = self.limit.as_millis() as u64;
+        let overdue = match self.database.as_ref().and_then(|database| database.shared()) {
+            Some(shared) => shared.overdue(limit, self.pause().as_millis() as u64, until - now)?,
+            None => self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()),
+        };
+        for (id, round) in overdue {
             match worker.core.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
                     tracing::info!(job = %id, round, "job failed: no verdict in time");
@@ -76,7 +91,7 @@ mod tests {
 
     #[test]
     fn only_the_time_that_a_question_was_open_counts() {
-        let (mut timeouts, start) = (VerdictTimeouts::new(10), Instant::now());
+        let (mut timeouts, start) = (VerdictTimeouts::new(10, None), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let (first, second) = ((JobId([1; 16]), 1), (JobId([2; 16]), 1));
         assert!(timeouts.overdue(&[first], start).is_empty());

@@ -6,6 +6,8 @@
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
+use crate::store::parts::PART_BYTES;
+use crate::store::shared_uploads::{PartWriter, SharedUploads};
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::{Quota, State, Upload};
 use crate::tenants::Tenant;
@@ -27,6 +29,8 @@ pub struct Uploads {
     pub max_bytes: u64,
     /// Bytes of disk space that uploads leave free.
     pub reserve_bytes: u64,
+    /// How other servers continue uploads, if there are others.
+    pub shared: Option<SharedUploads>,
 }
 
 /// The progress of an upload.
@@ -52,6 +56,8 @@ pub struct UploadWriter {
     staged: Staged,
     file: Box<dyn AppendFile>,
     held: u64,
+    /// The upload in parts, if others may continue it.
+    parts: Option<PartWriter>,
 }
 
 impl UploadWriter {
@@ -111,20 +117,49 @@ impl Uploads {
                 self.state.complete_upload(tenant, name)?;
                 return Ok(UploadProgress { held: size, complete: true });
             }
-            self.blobs.delete(&key)?;
+            // Another server may be about to replace it.
+            if self.shared.is_none() {
+                self.blobs.delete(&key)?;
+            }
         }
-        Ok(UploadProgress { held: self.staging.received(tenant, name)?, complete: false })
+        let held = match &self.shared {
+            Some(shared) => shared.received(tenant, name, &self.staging)?,
+            None => self.staging.received(tenant, name)?,
+        };
+        Ok(UploadProgress { held, complete: false })
     }
 
     /// Appends bytes to an upload. Other uploads may have used up disk space since it began.
-    pub fn add(&self, writer: &mut UploadWriter, data: &[u8]) -> Result<()> {
+    pub fn add(&self, writer: &mut UploadWriter, mut data: &[u8]) -> Result<()> {
         self.require_space(data.len() as u64)?;
-        writer.add(data)
+        let Some(shared) = &self.shared else { return writer.add(data) };
+        while !data.is_empty() {
+            let room = writer.parts.as_ref().map_or(u64::MAX, PartWriter::room);
+            let (now, later) = data.split_at(data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+            writer.add(now)?;
+            data = later;
+            let Some(parts) = &mut writer.parts else { continue };
+            parts.count(now.len() as u64);
+            if let Some(next) = shared.flush(parts, &writer.staged)? {
+                writer.file = next;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses bytes that do not fit on the disk.
     fn require_space(&self, bytes: u64) -> Result<()> {
-        let free = self.staging.free()?;
+        match &self.shared {
+            None => self.require_free(self.staging.free()?, bytes),
+            // Less than a part of an upload is staged here.
+            Some(shared) => {
+                self.require_free(self.staging.free()?, bytes.min(PART_BYTES))?;
+                shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
+            }
+        }
+    }
+
+    fn require_free(&self, free: u64, bytes: u64) -> Result<()> {
         if bytes.saturating_add(self.reserve_bytes) <= free {
             return Ok(());
         }
@@ -139,7 +174,16 @@ impl Uploads {
         if upload.complete {
             return Ok(Resumed::Complete(upload));
         }
-        let (file, held) = staged.append()?;
+        let mut parts = self.shared.as_ref().map(|shared| shared.resume(tenant, &upload, &staged)).transpose()?;
+        let (mut file, rest) = staged.append()?;
+        let held = rest + parts.as_ref().map_or(0, PartWriter::bytes);
+        if let (Some(parts), Some(shared)) = (&mut parts, &self.shared) {
+            parts.count(rest);
+            // A part that was staged and not stored.
+            if let Some(next) = shared.flush(parts, &staged)? {
+                file = next;
+            }
+        }
         if held > upload.size {
             // Not written by this server: after a power cut, a file can have any length.
             staged.discard()?;
@@ -151,7 +195,7 @@ impl Uploads {
             return Err(Error::Busy { message });
         }
         self.require_space(upload.size - held)?;
-        Ok(Resumed::Partial(UploadWriter { upload, staged, file, held }))
+        Ok(Resumed::Partial(UploadWriter { upload, staged, file, held, parts }))
     }
 
     /// Verifies a complete upload and moves it to the blob store. `inspect` checks its header.
@@ -161,7 +205,10 @@ impl Uploads {
         writer: UploadWriter,
         inspect: impl FnOnce(&Upload, &[u8; HEADER_LEN]) -> Result<()>,
     ) -> Result<()> {
-        let UploadWriter { upload, staged, mut file, .. } = writer;
+        let UploadWriter { upload, staged, mut file, parts, .. } = writer;
+        if let (Some(shared), Some(parts)) = (&self.shared, &parts) {
+            return self.finish_parts(shared, tenant, &upload, (&staged, parts), inspect);
+        }
         staged.sync(&mut *file)?;
         staged.verify()?;
         let mut start = [0; HEADER_LEN];
@@ -174,6 +221,25 @@ impl Uploads {
         }
         self.blobs.adopt(&BlobKey::new(tenant, Namespace::Uploads, upload.name), staged.path())?;
         self.state.complete_upload(tenant, upload.name)
+    }
+
+    /// As [`Uploads::finish`], for an upload in parts.
+    fn finish_parts(
+        &self,
+        shared: &SharedUploads,
+        tenant: &Tenant,
+        upload: &Upload,
+        (staged, parts): (&Staged, &PartWriter),
+        inspect: impl FnOnce(&Upload, &[u8; HEADER_LEN]) -> Result<()>,
+    ) -> Result<()> {
+        shared.verify(parts, staged)?;
+        if let Err(error) = inspect(upload, &parts.head()?) {
+            // The hash is right but the content is not: the bytes are useless.
+            shared.discard(parts, staged)?;
+            self.state.delete_upload(tenant, upload.name)?;
+            return Err(error);
+        }
+        shared.finish(parts, staged)
     }
 
     /// Marks an upload whose blob was found damaged or missing, so that the client can send it
@@ -189,6 +255,11 @@ impl Uploads {
     /// Deletes an upload that no job uses.
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let staged = self.staging.lock(tenant, name)?;
+        if let Some(shared) = &self.shared {
+            shared.delete(tenant, name)?;
+            staged.discard()?;
+            return self.state.delete_upload(tenant, name);
+        }
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;
         self.blobs.delete(&BlobKey::new(tenant, Namespace::Uploads, name))
@@ -272,6 +343,7 @@ mod tests {
             staging: Staging::open(Arc::new(OsDisk), &dir.path().join("staging"), 1).unwrap(),
             max_bytes: 1 << 20,
             reserve_bytes: 0,
+            shared: None,
         };
         let quota = Quota { bytes: 1 << 20, uploads: 9, jobs: 9, kept_jobs: 9 };
         let wanted = Upload { name: BlobName([7; 32]), kind: BlobKind::Keys, size: 1000, complete: false };

@@ -9,7 +9,7 @@ mod record;
 pub use record::unfinished_erasures;
 
 use crate::config::Config;
-use crate::store::blobs::Blobs;
+use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::OsDisk;
 use crate::store::staging::Staging;
 use crate::store::state::{self, Database, TenantTotals};
@@ -53,7 +53,8 @@ pub fn forget_tenant(config: &Config, tenant: &Tenant, even_if_configured: bool)
         return Err(Error::Config { reason });
     }
     let _lock = folder::lock(&config.folder)?;
-    erase_from(config, tenant, &*blobs::open(config)?)
+    let server = config.state.url.is_some().then(|| folder::worker_name(&config.folder)).transpose()?;
+    erase_from(config, tenant, &*blobs::open(config, server.as_deref())?)
 }
 
 /// Deletes all data of a tenant, with a given blob store.
@@ -90,7 +91,9 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
         staging.lock(tenant, name)?.discard()?;
     }
     staging.remove_tenant(tenant)?;
-    remove_folders(&folder.join("blobs/tenants").join(tenant.as_str()))?;
+    partial += discard_parts(state, blobs, tenant)?;
+    let blobs_folder = config.blobs.clone().unwrap_or_else(|| folder.join("blobs"));
+    remove_folders(&blobs_folder.join("tenants").join(tenant.as_str()))?;
     let TenantTotals { jobs, uploads } = state.forget_tenant(tenant)?;
     let left = state.tenant_totals(tenant)?;
     // The search reads the closed file.
@@ -112,6 +115,19 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
     Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
+}
+
+/// Deletes the parts of unfinished uploads in the blob store. Returns the number of uploads.
+fn discard_parts(state: &dyn Database, blobs: &dyn Blobs, tenant: &Tenant) -> Result<usize> {
+    let (Some(shared), Some(parts)) = (state.shared(), blobs.parts()) else { return Ok(0) };
+    let open = shared.uploads_in_parts(tenant)?;
+    for (name, id) in &open {
+        parts.discard(&BlobKey::new(tenant, Namespace::Uploads, *name), id)?;
+    }
+    for key in parts.unfinished()?.iter().filter(|key| key.tenant() == tenant) {
+        parts.discard(key, "")?;
+    }
+    Ok(open.len())
 }
 
 /// Refuses a tenant for whom nothing is stored: the name may be misspelt.

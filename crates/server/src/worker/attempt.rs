@@ -8,7 +8,7 @@ use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
 use hetal_wire::v1;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// The least time that a job keeps its worker while another job could run: an idle worker may be
@@ -16,6 +16,17 @@ use std::time::{Duration, Instant};
 const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
 /// The most time that a job keeps its worker while another job could run.
 const MAX_CONTENDED_WAIT: Duration = Duration::from_secs(10);
+
+/// The least time between two writes of a job's progress.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The progress that is not written yet.
+#[derive(Default)]
+struct Reports {
+    pending: Option<v1::Progress>,
+    /// Whether no more will come.
+    ended: bool,
+}
 
 /// One attempt at a job: what it may read and change.
 pub struct Attempt<'a> {
@@ -33,6 +44,9 @@ pub struct Attempt<'a> {
     started: Instant,
     /// The part of the elapsed time that the state has recorded.
     accounted: Mutex<Duration>,
+    reports: Mutex<Reports>,
+    /// Notified when `reports` changes.
+    reported: Condvar,
     /// How long it took to load the keys and to prepare the device.
     preparation: OnceLock<Duration>,
     /// The last sign of progress on the device. `None` while the attempt does not use the device,
@@ -58,6 +72,8 @@ impl<'a> Attempt<'a> {
             fenced: AtomicBool::new(false),
             started: Instant::now(),
             accounted: Mutex::default(),
+            reports: Mutex::default(),
+            reported: Condvar::new(),
             preparation: OnceLock::new(),
             last_activity: Mutex::default(),
             started_on_device: AtomicBool::new(false),
@@ -66,10 +82,29 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Applies changes to the job, unless the lease was lost.
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies changes to the job, unless the lease was lost. Progress that is not written yet goes
+    /// with them.
     pub fn commit(&self, change: Change) -> Result<()> {
         self.touch();
-        let mut counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = self.reports().pending.take();
+        let progress = change.progress.or(pending);
+        self.apply(Change { progress, ..change }, counted)
+    }
+
+    /// Writes the progress that is not written yet.
+    fn commit_progress(&self) -> Result<()> {
+        let counted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        // Taken under the lock, so that no earlier progress is written after a later one.
+        let progress = self.reports().pending.take();
+        if progress.is_none() { Ok(()) } else { self.apply(Change { progress, ..Change::default() }, counted) }
+    }
+
+    fn apply(&self, change: Change, mut counted: MutexGuard<'_, Duration>) -> Result<()> {
         let spent = self.started.elapsed();
         let change = Change { spent: spent.saturating_sub(*counted).as_millis() as u64, ..change };
         self.core.state.commit(&self.claim.lease, &change, (self.core.clock)())?;
@@ -92,10 +127,40 @@ impl<'a> Attempt<'a> {
         v1::Progress { resting: true, ..known.unwrap_or(preparing) }
     }
 
-    /// Reports the job's progress.
-    pub fn report(&self, progress: v1::Progress) -> Result<()> {
+    /// Reports the job's progress. This waits for nothing: [`Attempt::write_reports`] or the next
+    /// commit writes it.
+    pub fn report(&self, progress: v1::Progress) {
         self.start_device_watch();
-        self.commit(Change { progress: Some(progress), ..Change::default() })
+        self.reports().pending = Some(progress);
+        self.reported.notify_all();
+    }
+
+    /// Writes reported progress, once a second at most, until [`Attempt::end_reports`].
+    pub fn write_reports(&self) {
+        loop {
+            let nothing = |reports: &mut Reports| reports.pending.is_none() && !reports.ended;
+            let reports = self.reported.wait_while(self.reports(), nothing);
+            if reports.unwrap_or_else(PoisonError::into_inner).ended {
+                return;
+            }
+            match self.commit_progress() {
+                Ok(()) => {}
+                Err(Error::Fenced) => return self.fenced.store(true, Ordering::Relaxed),
+                // The next report or commit may succeed.
+                Err(error) => {
+                    self.core.metrics.count_fault(&error);
+                    tracing::warn!(job = %self.job.id, %error, "could not write the progress of a job");
+                }
+            }
+            let going = |reports: &mut Reports| !reports.ended;
+            drop(self.reported.wait_timeout_while(self.reports(), REPORT_INTERVAL, going));
+        }
+    }
+
+    /// Ends [`Attempt::write_reports`].
+    pub fn end_reports(&self) {
+        self.reports().ended = true;
+        self.reported.notify_all();
     }
 
     /// Ends the job with its results.

@@ -20,7 +20,7 @@ pub fn classify<W: Executor>(attempt: &Attempt<'_>, executor: &W, work: &Classif
         }
         let (done, total) = (index as u64, work.queries.len() as u64);
         let phase = v1::Phase::Classifying.into();
-        attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })?;
+        attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() });
         let rows = executor.rows(&circuit, row_blob, false)?;
         let (blob, size) = executor.put_logits(&executor.logits(&circuit, &rows, &weights)?)?;
         outputs.push(v1::Output { blob: blob.to_vec().into(), size, check: 0, rows: row_blob.rows as u32 });

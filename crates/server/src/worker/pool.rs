@@ -157,12 +157,14 @@ impl WorkerContext {
         std::thread::scope(|scope| {
             let attempt = &attempt;
             scope.spawn(move || attempt.renew_lease(stopped, device, &self.shutdown));
+            scope.spawn(move || attempt.write_reports());
             let outcome =
                 catch_unwind(AssertUnwindSafe(|| self.execute(attempt, device))).unwrap_or_else(|_| Err(panicked()));
             // Checked before the job returns to the queue, where another worker of this process
             // would claim it in vain, and while the lease is still held, because the check may take
             // long.
             attempt.touch();
+            attempt.end_reports();
             if let Some(end) = outcome.as_ref().err().and_then(|error| self.fatal_gpu_failure(claim, device, error)) {
                 self.shutdown.trigger(end);
             }
@@ -338,7 +340,8 @@ impl WorkerContext {
             last_report = Some(Instant::now());
             let (done, total) = (done as u64, total as u64);
             let phase = v1::Phase::Preparing.into();
-            attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() })
+            attempt.report(v1::Progress { phase, done, total, ..v1::Progress::default() });
+            Ok(())
         };
         let executor = CkksExecutor::new(
             JobInput { blobs: &*self.core.blobs, job: attempt.job, key_file: keys },

@@ -100,7 +100,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let Action::Step { batch, .. } = action else { return Ok(()) };
         self.iterations += 1;
         let batches = self.executor.batches(self.training.batches.len());
-        self.attempt.report(self.progress(session, v1::Phase::Training, batch + 1, batches))?;
+        self.attempt.report(self.progress(session, v1::Phase::Training, batch + 1, batches));
         self.since_checkpoint += 1;
         // At a check, the checkpoint is written together with the logits.
         let training = matches!(session.next_action(), Action::Step { .. } | Action::Refresh);
@@ -122,7 +122,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
                 return Ok(ControlFlow::Break(outcome));
             }
             let progress = self.progress(session, v1::Phase::Validating, index, row_blobs.len());
-            self.attempt.report(progress)?;
+            self.attempt.report(progress);
             let rows = self.validation.get(index, |again| executor.rows(circuit, row_blob, again))?;
             let logits = executor.logits(circuit, &rows, &expanded)?;
             let (blob, size) = executor.put_logits(&logits)?;

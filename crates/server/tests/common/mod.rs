@@ -1,6 +1,8 @@
 //! A data owner with toy keys, the server, and the expected result of the training.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
+pub mod proxy;
+pub mod site;
 pub mod tap;
 
 use hetal_circuits::bootstrap::lift;

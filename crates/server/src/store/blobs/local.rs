@@ -1,24 +1,28 @@
 //! Blobs in a folder. A blob is written to a scratch file, synced and renamed, and its folder is
 //! synced. It is stored completely or not at all.
 
-use super::{BlobKey, Blobs, Namespace, folder, name_of_bytes};
+use super::{BlobKey, Blobs, Namespace, PartStore, folder, name_of_bytes};
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
 use std::collections::{BTreeSet, HashSet};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The file that records the owner of the blobs.
 const OWNER: &str = "owner";
+/// The folder of blobs that are being written. Each server of a shared folder has its own.
+const SCRATCH: &str = "scratch";
+/// How often a blob is moved into a folder that another server deletes at the same moment.
+const MOVES: usize = 3;
 
 /// A blob store in a folder.
 pub struct LocalBlobs {
-    disk: Arc<dyn Disk>,
-    root: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) root: PathBuf,
     /// Folder for blobs that are being written, on the same file system.
     scratch: PathBuf,
     counter: AtomicU64,
@@ -35,9 +39,18 @@ impl LocalBlobs {
         Self::on(Arc::new(OsDisk), root)
     }
 
+    /// Opens the store in a folder that other servers use too, for the server of this name.
+    pub fn open_shared(root: &Path, server: &str) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(|e| Error::file(root, e))?;
+        Self::with_scratch(Arc::new(OsDisk), root, root.join(format!("{SCRATCH}-{server}")))
+    }
+
     /// Opens the store on a given disk.
     pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Result<Self> {
-        let scratch = root.join("scratch");
+        Self::with_scratch(disk, root, root.join(SCRATCH))
+    }
+
+    fn with_scratch(disk: Arc<dyn Disk>, root: &Path, scratch: PathBuf) -> Result<Self> {
         disk.make_folder(&scratch).map_err(|e| Error::file(&scratch, e))?;
         for name in disk.names(&scratch).map_err(|e| Error::file(&scratch, e))? {
             let path = scratch.join(name);
@@ -54,7 +67,6 @@ impl LocalBlobs {
     }
 
     /// Free disk space in bytes.
-    #[cfg(feature = "s3")]
     pub(super) fn free(&self) -> Result<u64> {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
@@ -69,22 +81,34 @@ impl LocalBlobs {
 
     /// Moves a synced file into the store.
     fn move_into_place(&self, key: &BlobKey, file: &Path) -> Result<()> {
-        let path = self.path(key);
+        self.move_to(&self.path(key), file)
+    }
+
+    /// Moves a synced file to a place below the root.
+    pub(super) fn move_to(&self, path: &Path, file: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(&self.root);
-        self.make_folders(parent)?;
-        self.disk.rename(file, &path).map_err(|e| Error::file(&path, e))?;
-        self.sync(parent)
+        for attempt in 1.. {
+            let moved = self.make_folders(parent).and_then(|()| self.disk.rename(file, path));
+            match moved.and_then(|()| self.disk.sync_folder(parent)) {
+                // Another server has deleted the empty folder meanwhile.
+                Err(e) if e.kind() == ErrorKind::NotFound && attempt < MOVES => {
+                    self.lasting.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| *known == self.root);
+                }
+                moved => return moved.map_err(|e| Error::file(path, e)),
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 
     /// Creates a folder below the root and syncs its directory entry.
-    fn make_folders(&self, folder: &Path) -> Result<()> {
+    fn make_folders(&self, folder: &Path) -> std::io::Result<()> {
         if self.lasting.lock().unwrap_or_else(PoisonError::into_inner).contains(folder) {
             return Ok(());
         }
         let parent = folder.parent().unwrap_or(&self.root);
         self.make_folders(parent)?;
-        self.disk.make_folder(folder).map_err(|e| Error::file(folder, e))?;
-        self.sync(parent)?;
+        self.disk.make_folder(folder)?;
+        self.disk.sync_folder(parent)?;
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
         Ok(())
     }
@@ -93,7 +117,15 @@ impl LocalBlobs {
         self.disk.sync_folder(folder).map_err(|e| Error::file(folder, e))
     }
 
-    fn names(&self, folder: &Path) -> Result<Vec<String>> {
+    /// As [`Self::sync`], if the folder still exists. Another server may have deleted it.
+    fn sync_deletion(&self, folder: &Path) -> Result<()> {
+        match self.disk.sync_folder(folder) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            synced => synced.map_err(|e| Error::file(folder, e)),
+        }
+    }
+
+    pub(super) fn names(&self, folder: &Path) -> Result<Vec<String>> {
         self.disk.names(folder).map_err(|e| Error::file(folder, e))
     }
 }
@@ -132,7 +164,7 @@ impl Blobs for LocalBlobs {
         }
         // The rename may come from a process that was killed before it synced the folder.
         let parent = path.parent().unwrap_or(&self.root);
-        self.make_folders(parent)?;
+        self.make_folders(parent).map_err(|e| Error::file(parent, e))?;
         self.sync(parent)?;
         Ok(true)
     }
@@ -157,7 +189,7 @@ impl Blobs for LocalBlobs {
             return Ok(());
         }
         self.disk.remove(&path).map_err(|e| Error::file(&path, e))?;
-        self.sync(path.parent().unwrap_or(&self.root))
+        self.sync_deletion(path.parent().unwrap_or(&self.root))
     }
 
     fn list(&self, tenant: &Tenant, namespace: Namespace) -> Result<Vec<BlobName>> {
@@ -179,10 +211,10 @@ impl Blobs for LocalBlobs {
         }
         // Sync even if the folder is empty: the process that deleted its files may have been killed
         // before it synced.
-        self.sync(&path)?;
+        self.sync_deletion(&path)?;
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         self.disk.remove_folder(&path).map_err(|e| Error::file(&path, e))?;
-        self.sync(parent)
+        self.sync_deletion(parent)
     }
 
     fn namespaces(&self) -> Result<Vec<(Tenant, Namespace)>> {
@@ -218,7 +250,8 @@ impl Blobs for LocalBlobs {
         read().map_err(|e: std::io::Error| Error::file(&path, e))
     }
 
-    /// `folder/lock` excludes other processes, so nobody writes between the check and the rename.
+    /// `folder/lock` excludes other processes, or the database does, so nobody writes between the
+    /// check and the rename.
     fn set_owner(&self, before: Option<&str>, after: &str) -> Result<bool> {
         if self.owner()?.as_deref() != before {
             return Ok(false);
@@ -239,5 +272,9 @@ impl Blobs for LocalBlobs {
 
     fn location(&self) -> String {
         self.root.display().to_string()
+    }
+
+    fn parts(&self) -> Option<&dyn PartStore> {
+        Some(self)
     }
 }

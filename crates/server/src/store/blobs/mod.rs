@@ -1,6 +1,7 @@
 //! Blob storage: uploads, checkpoints and results. A blob is immutable and named by its hash.
 
 mod local;
+mod local_parts;
 mod memory;
 #[cfg(feature = "s3")]
 mod s3;
@@ -11,6 +12,7 @@ pub use memory::MemoryBlobs;
 pub use s3::{S3Blobs, S3Config};
 
 use crate::config::Config;
+use crate::store::parts::StoredPart;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -53,6 +55,11 @@ impl BlobKey {
     /// The blob's name: its hash.
     pub fn name(&self) -> BlobName {
         self.name
+    }
+
+    /// Whose blob it is.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
     }
 }
 
@@ -124,16 +131,46 @@ pub trait Blobs: Send + Sync {
     fn is_remote(&self) -> bool {
         false
     }
+
+    /// How the store receives blobs in parts; `None` if it does not.
+    fn parts(&self) -> Option<&dyn PartStore> {
+        None
+    }
 }
 
-/// Opens the configured blob store.
-pub(crate) fn open(config: &Config) -> Result<std::sync::Arc<dyn Blobs>> {
+/// A store that receives a blob in parts, from one server after the other.
+pub trait PartStore: Send + Sync {
+    /// Begins a blob. Returns the store's name for it.
+    fn begin(&self, key: &BlobKey) -> Result<String>;
+
+    /// Stores a part durably. Returns a receipt.
+    fn put_part(&self, key: &BlobKey, id: &str, number: usize, bytes: Vec<u8>) -> Result<String>;
+
+    /// Makes a blob of its parts. Returns false if the store no longer has them as they were.
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool>;
+
+    /// Deletes the parts of a blob that is not joined.
+    fn discard(&self, key: &BlobKey, id: &str) -> Result<()>;
+
+    /// Blobs with parts, as far as the store lists them.
+    fn unfinished(&self) -> Result<Vec<BlobKey>>;
+
+    /// Free space in bytes, if the store knows.
+    fn free(&self) -> Result<Option<u64>>;
+}
+
+/// Opens the configured blob store. A server that shares it with others has a name.
+pub(crate) fn open(config: &Config, server: Option<&str>) -> Result<std::sync::Arc<dyn Blobs>> {
     let folder = config.folder.join("blobs");
     #[cfg(feature = "s3")]
     if let Some(s3) = &config.s3 {
         return Ok(std::sync::Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
     }
-    Ok(std::sync::Arc::new(LocalBlobs::open(&folder)?))
+    let folder = config.blobs.clone().unwrap_or(folder);
+    Ok(std::sync::Arc::new(match server {
+        Some(server) => LocalBlobs::open_shared(&folder, server)?,
+        None => LocalBlobs::open(&folder)?,
+    }))
 }
 
 /// Reads a blob of at most `max_bytes` bytes and verifies its hash.

@@ -7,11 +7,14 @@
 
 mod memory;
 mod postgres;
+pub(crate) mod shared;
 mod sqlite;
 mod stored;
 
 pub use memory::MemoryState;
+pub(crate) use postgres::Identity;
 pub use postgres::{PgSettings, PgState};
+pub(crate) use shared::SharedState;
 pub use sqlite::SqliteState;
 
 use crate::config::Config;
@@ -352,8 +355,12 @@ pub(crate) trait Database: State {
     fn complete_uploads(&self) -> Result<u64>;
     /// Runs `work` while no other server that shares the database does.
     fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+    /// What servers agree on, if several may use the database at once.
+    fn shared(&self) -> Option<&dyn SharedState>;
     /// Whether several servers may use the database at once.
-    fn is_shared(&self) -> bool;
+    fn is_shared(&self) -> bool {
+        self.shared().is_some()
+    }
     /// Calls `woken` after changes by other servers, but not after each of them.
     fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()>;
     /// The name of the database, for messages.

@@ -84,6 +84,7 @@ impl SimServer {
             staging,
             max_bytes: 1 << 20,
             reserve_bytes: 1 << 10,
+            shared: None,
         };
         Ok(Self {
             faults: Arc::clone(faults),

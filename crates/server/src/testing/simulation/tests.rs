@@ -398,7 +398,7 @@ fn an_unreadable_job_keeps_no_other_waiting() {
     let ids: Vec<_> = machine.clients.iter().map(|client| client.borrow().job.unwrap()).collect();
     let broken = "UPDATE jobs SET tenant = 'No Tenant' WHERE id = ?1";
     rusqlite::Connection::open(&path).unwrap().execute(broken, [&ids[0].0[..]]).unwrap();
-    VerdictTimeouts::new(0).expire_overdue(&server.worker).unwrap();
+    VerdictTimeouts::new(0, None).expire_overdue(&server.worker).unwrap();
     let now = machine.faults.now();
     assert_eq!(server.state.waiting(now, now + 1000 * LEASE).unwrap(), []);
     for (client, id) in machine.clients.iter().zip(&ids).skip(1) {

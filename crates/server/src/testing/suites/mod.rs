@@ -2,5 +2,9 @@
 
 pub mod blobs;
 mod database;
+mod failover;
+mod figures;
+mod moved;
 mod postgres;
+mod shared;
 pub mod state;

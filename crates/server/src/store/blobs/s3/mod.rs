@@ -1,15 +1,16 @@
 //! Blobs in an S3 bucket. Blobs that are needed as files are copied to a local folder.
 
+mod parts;
 mod reader;
 #[cfg(all(test, feature = "s3-tests"))]
 mod tests;
 
-use super::{BlobKey, Blobs, LocalBlobs, Namespace, folder, name_of_bytes};
+use super::{BlobKey, Blobs, LocalBlobs, Namespace, PartStore, folder, name_of_bytes};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
 use hetal_wire::BlobName;
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path as ObjectPath;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion, WriteMultipart};
@@ -54,6 +55,10 @@ pub struct S3Config {
 /// A blob store in an S3 bucket.
 pub struct S3Blobs {
     store: Arc<dyn ObjectStore>,
+    /// The whole bucket, for multipart uploads that several servers continue.
+    bucket: AmazonS3,
+    /// The prefix of the objects of `store`.
+    prefix: ObjectPath,
     runtime: Arc<Runtime>,
     location: String,
     /// Local copies.
@@ -79,10 +84,13 @@ impl S3Blobs {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime =
             runtime.map_err(|e| Error::System { what: "a thread for S3".to_owned(), reason: e.to_string() })?;
-        let store = Arc::new(PrefixStore::new(store, config.prefix.as_str()));
+        let (bucket, prefix) = (store.clone(), ObjectPath::from(config.prefix.as_str()));
+        let store = Arc::new(PrefixStore::new(store, prefix.clone()));
         let location = format!("bucket {} under {:?}", config.bucket, config.prefix);
         Ok(Self {
             store,
+            bucket,
+            prefix,
             runtime: Arc::new(runtime),
             location,
             local: LocalBlobs::open(folder)?,
@@ -345,6 +353,10 @@ impl Blobs for S3Blobs {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn parts(&self) -> Option<&dyn PartStore> {
+        Some(self)
     }
 }
 

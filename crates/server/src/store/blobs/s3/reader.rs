@@ -24,6 +24,13 @@ impl Read for RangeReader {
             let end = self.len.min(self.offset + PART as u64);
             let bytes = self.runtime.block_on(self.store.get_range(&self.path, self.offset..end));
             self.buffer = bytes.map_err(std::io::Error::other)?.to_vec();
+            if self.buffer.len() as u64 != end - self.offset {
+                // The bytes behind a gap would pass for those in it.
+                let (found, expected) = (self.buffer.len(), end - self.offset);
+                self.buffer.clear();
+                self.used = 0;
+                return Err(std::io::Error::other(format!("the store sent {found} of {expected} bytes")));
+            }
             (self.used, self.offset) = (0, end);
         }
         let count = (&self.buffer[self.used..]).read(out)?;

@@ -4,6 +4,7 @@
 use super::*;
 use crate::store::blobs::{name_of, read};
 use crate::store::ownership::tests as ownership;
+use crate::store::parts::{PART_BYTES, StoredPart, hash_of_part, name_of_parts};
 use crate::store::state::SqliteState;
 use crate::testing::suites;
 use hetal_testkit::TempDir;
@@ -113,6 +114,115 @@ fn a_bucket_is_a_store() {
     assert!(std::fs::read(blobs.local(&key).unwrap().unwrap()).unwrap() == bytes);
 }
 
+/// A blob arrives in parts through one server and goes on through another. Parts that are no longer
+/// there are not joined.
+#[test]
+fn a_bucket_receives_parts() {
+    let bucket = Bucket::new();
+    let (first, second) = (bucket.open("some/where", "first"), bucket.open("some/where", "second"));
+    let bytes: Vec<u8> = (0..2 * PART_BYTES + 77).map(|i| (i * 7 % 251) as u8).collect();
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+    let id = PartStore::begin(&first, &key).unwrap();
+    let mut parts = Vec::new();
+    for (number, part) in bytes.chunks(PART_BYTES as usize).enumerate() {
+        let server = if number == 0 { &first } else { &second };
+        let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap();
+        let hash = hash_of_part(part, number as u64 * PART_BYTES, bytes.len() as u64);
+        parts.push(StoredPart { size: part.len() as u64, hash, receipt, head: Vec::new() });
+    }
+    assert_eq!(first.len(&key).unwrap(), None, "not before it is whole");
+    assert_eq!(name_of_parts(&parts).unwrap(), key.name());
+    assert!(second.join(&key, &id, &parts).unwrap());
+    assert!(read(&first, &key, bytes.len() as u64).unwrap() == bytes);
+    // Some stores answer 404 then, this one 403.
+    let is_joined = |joined| matches!(joined, Ok(true));
+    assert!(!is_joined(first.join(&key, &id, &parts)), "the parts are gone");
+    let id = PartStore::begin(&first, &key).unwrap();
+    first.put_part(&key, &id, 0, b"a part".to_vec()).unwrap();
+    second.discard(&key, &id).unwrap();
+    assert!(!is_joined(first.join(&key, &id, &parts)));
+}
+
+/// What a proxy does with a connection to the store.
+#[derive(Clone, Copy)]
+enum Fault {
+    None,
+    /// Answers a request with the status 503.
+    Busy,
+    /// Closes the connection in the middle of an answer.
+    Cut,
+}
+
+/// A proxy whose connections have faults in turn, and are slow.
+fn faulty(store: std::net::SocketAddr, faults: &'static [Fault]) -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for (client, fault) in listener.incoming().flatten().zip(faults.iter().cycle()) {
+            std::thread::spawn(move || serve_badly(client, store, *fault));
+        }
+    });
+    address
+}
+
+fn serve_badly(mut client: std::net::TcpStream, store: std::net::SocketAddr, fault: Fault) -> std::io::Result<()> {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    if matches!(fault, Fault::Busy) {
+        let _ = client.read(&mut [0; 1 << 16])?;
+        client.write_all(b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
+        return client.shutdown(std::net::Shutdown::Both);
+    }
+    let mut server = std::net::TcpStream::connect(store)?;
+    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+    let most = if matches!(fault, Fault::Cut) { 300_000 } else { u64::MAX };
+    std::io::copy(&mut Read::take(&mut server, most), &mut client)?;
+    client.shutdown(std::net::Shutdown::Both)
+}
+
+/// A store that is busy, slow and breaks off: everything is tried again, and no byte is missing.
+#[test]
+fn faults_of_a_store_are_tried_again() {
+    let mut bucket = Bucket::new();
+    let sound = bucket.open("", "sound");
+    let store = bucket.config.endpoint.clone().unwrap().trim_start_matches("http://").parse().unwrap();
+    let faults = &[Fault::Busy, Fault::None, Fault::Cut, Fault::Busy, Fault::Cut];
+    bucket.config.endpoint = Some(format!("http://{}", faulty(store, faults)));
+    let blobs = bucket.open("", "local");
+    for seed in 0..4u64 {
+        let bytes: Vec<u8> = (0..PART as u64 + 99_999).map(|i| ((i + seed) * 7 % 251) as u8).collect();
+        let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+        blobs.put(&key, &bytes).unwrap();
+        assert!(read(&sound, &key, 1 << 30).unwrap() == bytes, "what is stored");
+        // A read that fails is a fault that passes.
+        let whole = (0..50).find_map(|_| match read(&blobs, &key, 1 << 30) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                assert!(error.is_transient(), "{error}");
+                None
+            }
+        });
+        assert!(whole.unwrap() == bytes, "what is read");
+        let local = (0..50).find_map(|_| blobs.local(&key).ok().flatten()).unwrap();
+        assert!(std::fs::read(local).unwrap() == bytes);
+    }
+}
+
+/// A store that sends fewer bytes than were asked for is not believed.
+#[test]
+fn a_short_answer_is_not_believed() {
+    let bucket = Bucket::new();
+    let mut blobs = bucket.open("", "local");
+    let bytes = vec![7; 3 * PART];
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+    blobs.put(&key, &bytes).unwrap();
+    blobs.store = Arc::new(UnconditionalStore { store: blobs.store, is_short: true });
+    for failed in [read(&blobs, &key, 1 << 30).map(|_| ()), blobs.local(&key).map(|_| ())] {
+        let error = failed.unwrap_err();
+        assert!(error.is_transient() && error.to_string().contains("bytes"), "{error}");
+    }
+}
+
 /// Two databases, and copies of one, with the same prefix.
 #[test]
 fn a_bucket_belongs_to_one_copy_of_one_database() {
@@ -182,18 +292,21 @@ fn a_store_without_conditional_writes_is_refused() {
     let refused = bucket.open_with("", "local", 0, disable).set_owner(None, "0123").unwrap_err().to_string();
     assert!(refused.contains("If-None-Match"), "{refused}");
     let mut unconditional = bucket.open("", "local");
-    unconditional.store = Arc::new(UnconditionalStore(unconditional.store));
+    unconditional.store = Arc::new(UnconditionalStore { store: unconditional.store, is_short: false });
     let refused = unconditional.set_owner(None, "0123").unwrap_err().to_string();
     assert!(refused.contains("ignores the conditions"), "{refused}");
 }
 
-/// A store that ignores the conditions of writes.
+/// A store that ignores the conditions of writes, and may leave out the ends of answers.
 #[derive(Debug)]
-struct UnconditionalStore(Arc<dyn ObjectStore>);
+struct UnconditionalStore {
+    store: Arc<dyn ObjectStore>,
+    is_short: bool,
+}
 
 impl std::fmt::Display for UnconditionalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.store.fmt(f)
     }
 }
 
@@ -207,28 +320,36 @@ impl ObjectStore for UnconditionalStore {
         bytes: PutPayload,
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
-        self.0.put_opts(path, bytes, PutOptions { mode: PutMode::Overwrite, ..options }).await
+        self.store.put_opts(path, bytes, PutOptions { mode: PutMode::Overwrite, ..options }).await
     }
     async fn put_multipart_opts(
         &self,
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(path, options).await
+        self.store.put_multipart_opts(path, options).await
     }
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> object_store::Result<GetResult> {
-        self.0.get_opts(path, options).await
+        let mut answer = self.store.get_opts(path, options).await?;
+        if self.is_short {
+            let (range, meta, attributes) = (answer.range.clone(), answer.meta.clone(), answer.attributes.clone());
+            let bytes = answer.bytes().await?;
+            let short = bytes.slice(..bytes.len().saturating_sub(9));
+            let payload = object_store::GetResultPayload::Stream(Box::pin(futures_util::stream::iter([Ok(short)])));
+            answer = GetResult { payload, range, meta, attributes, extensions: Default::default() };
+        }
+        Ok(answer)
     }
     fn delete_stream(&self, paths: Stream<ObjectPath>) -> Stream<ObjectPath> {
-        self.0.delete_stream(paths)
+        self.store.delete_stream(paths)
     }
     fn list(&self, prefix: Option<&ObjectPath>) -> Stream<ObjectMeta> {
-        self.0.list(prefix)
+        self.store.list(prefix)
     }
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> object_store::Result<ListResult> {
-        self.0.list_with_delimiter(prefix).await
+        self.store.list_with_delimiter(prefix).await
     }
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> object_store::Result<()> {
-        self.0.copy_opts(from, to, options).await
+        self.store.copy_opts(from, to, options).await
     }
 }

@@ -382,6 +382,11 @@ impl<'a> Db<'a> {
         Ok(prepared)
     }
 
+    /// The types of a statement's values.
+    pub fn types(&self, sql: &str) -> Result<Vec<tokio_postgres::types::Type>> {
+        Ok(self.statement(sql)?.params().to_vec())
+    }
+
     /// Runs a statement and returns the number of changed rows.
     pub fn execute(&self, sql: &str, values: SqlValues<'_>) -> Result<u64> {
         let statement = self.statement(sql)?;

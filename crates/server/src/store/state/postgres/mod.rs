@@ -5,18 +5,21 @@
 //! difference counts: the length of a lease.
 
 mod connections;
+mod import;
 mod rows;
 mod schema;
 mod settings;
+mod shared;
 mod tls;
 
+pub(crate) use import::Identity;
 pub use settings::PgSettings;
 
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request, check_same_upload,
-    check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -145,8 +148,8 @@ impl Database for PgState {
         })
     }
 
-    fn is_shared(&self) -> bool {
-        true
+    fn shared(&self) -> Option<&dyn SharedState> {
+        Some(self)
     }
 
     fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()> {
@@ -189,11 +192,14 @@ impl State for PgState {
     }
 
     fn complete_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
-        let sql = "UPDATE uploads SET complete = TRUE WHERE tenant = $1 AND name = $2";
-        match self.write(|db| db.execute(sql, &[&tenant.as_str(), &&name.0[..]]))? {
-            0 => Err(Error::NoBlob { name }),
-            _ => Ok(()),
-        }
+        self.write(|db| {
+            let sql = "UPDATE uploads SET complete = TRUE, store_id = NULL WHERE tenant = $1 AND name = $2";
+            if db.execute(sql, &[&tenant.as_str(), &&name.0[..]])? == 0 {
+                return Err(Error::NoBlob { name });
+            }
+            db.execute("DELETE FROM parts WHERE tenant = $1 AND name = $2", &[&tenant.as_str(), &&name.0[..]])?;
+            Ok(())
+        })
     }
 
     fn distrust_upload(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
@@ -223,8 +229,8 @@ impl State for PgState {
             let sql = "SELECT id, body FROM jobs WHERE tenant = $1 AND request = $2";
             if let Some(row) = db.optional(sql, &[&tenant.as_str(), &&job.request[..]])? {
                 let id = JobId::try_from(row.try_get::<_, &[u8]>(0)?).map_err(|_| corrupt("a job's id"))?;
-                let body = row.try_get::<_, &[u8]>(1)?.try_into().map_err(|_| corrupt("a request's hash"))?;
-                check_same_request(job, Some(body))?;
+                let body = row.try_get::<_, Option<&[u8]>>(1)?.map(<[u8; 32]>::try_from).transpose();
+                check_same_request(job, body.map_err(|_| corrupt("a request's hash"))?)?;
                 return find_summary(db, tenant, id);
             }
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1 AND state < 3", tenant)?;
@@ -302,6 +308,7 @@ impl State for PgState {
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT INTO verdicts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
+            db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
             db.announce()
         })
     }
@@ -325,7 +332,7 @@ impl State for PgState {
             lock(db, CLAIM_LOCK)?;
             let now = self.now(db, now)?;
             let job = loop {
-                let next = db.optional(&next_job(), &[&now, &length, &(MAX_BACKOFF as i64)])?;
+                let next = db.optional(&next_job(), &[&now, &length, &(MAX_BACKOFF as i64), &worker])?;
                 let Some(number) = next.map(|row| row.try_get(0)).transpose()? else { return Ok(None) };
                 match read_job(db, number)? {
                     Ok(job) => break job,
@@ -336,8 +343,8 @@ impl State for PgState {
             let sql = "INSERT INTO turns SELECT $1, COALESCE(MAX(turn), 0) + 1 FROM turns
                 ON CONFLICT (tenant) DO UPDATE SET turn = EXCLUDED.turn";
             db.execute(sql, &[&job.tenant.as_str()])?;
-            let sql = "UPDATE jobs SET worker = $2, until = $3, token = token + 1, attempts = attempts + 1, state = 1
-                WHERE id = $1 RETURNING token, attempts, rests, lacked";
+            let sql = "UPDATE jobs SET worker = $2, last_worker = $2, until = $3, token = token + 1,
+                attempts = attempts + 1, state = 1 WHERE id = $1 RETURNING token, attempts, rests, lacked";
             let row = db.one(sql, &[&&job.id.0[..], &storable(worker), &now.saturating_add(length)])?;
             // An invalid count is treated as too large: it fails the job and not the queue.
             let count = |column| Ok::<_, Error>(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX));
@@ -380,9 +387,12 @@ impl State for PgState {
             }
             if change.release {
                 // A job without a worker is not running.
-                let sql = "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END
-                    WHERE number = $1";
-                db.execute(sql, &[&number])?;
+                // A worker that stops leaves its job to any other.
+                let sql = format!(
+                    "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END,
+                        ready = {CLOCK}, last_worker = CASE WHEN $2 THEN NULL ELSE last_worker END WHERE number = $1"
+                );
+                db.execute(&sql, &[&number, &change.uncounted])?;
             }
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
@@ -446,14 +456,16 @@ impl State for PgState {
                 });
             }
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads", "turns"] {
+            for table in ["jobs", "uploads", "turns", "orphans"] {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = $1"), &[&tenant.as_str()])?;
             }
             Ok((held, db.number("SELECT pg_current_xact_id()::text::bigint", &[])?))
         })?;
         self.wait_until_unseen(deletion)?;
         // Deleted content must not stay in the files of the tables.
-        self.connections.maintain("VACUUM (FULL) jobs, uploads, turns, specs, checkpoints, uses, events, verdicts")?;
+        self.connections.maintain(
+            "VACUUM (FULL) jobs, uploads, parts, orphans, turns, specs, checkpoints, uses, events, verdicts",
+        )?;
         Ok(held)
     }
 

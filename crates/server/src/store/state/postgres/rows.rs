@@ -3,7 +3,7 @@
 use super::connections::Db;
 use crate::jobs::spec::JobSpec;
 use crate::store::state::stored::{KINDS, STATES, VERDICTS, corrupt, hex, numbered};
-use crate::store::state::{Job, JobSummary, NewJob, TenantTotals, Upload};
+use crate::store::state::{Job, JobSummary, Millis, NewJob, TenantTotals, Upload};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_learn::Verdict;
@@ -200,10 +200,18 @@ pub fn insert_job(db: &Db<'_>, tenant: &Tenant, job: &NewJob, now: i64) -> Resul
     add_event(db, id, v1::event::What::Queued(v1::Queued {}))
 }
 
-/// The query of the job that is claimed next. It skips rows that another transaction holds.
+/// How long a job is left to the worker that had it last and has its keys on its disk.
+const AFFINITY: Millis = 3_000;
+
+/// The query of the job that the worker `$4` claims next. It skips rows that another transaction
+/// holds, and for a while jobs whose last worker is idle.
 pub fn next_job() -> String {
     format!(
-        "SELECT j.number FROM jobs j WHERE {CLAIMABLE} ORDER BY
+        "SELECT j.number FROM jobs j WHERE {CLAIMABLE}
+            AND NOT COALESCE(j.last_worker <> $4 AND NOT j.cancel AND j.ready BETWEEN $1 - {AFFINITY} AND $1
+                AND NOT EXISTS (SELECT 1 FROM jobs b WHERE b.state < 3 AND b.worker = j.last_worker AND b.until > $1),
+                FALSE)
+            ORDER BY
             (SELECT COUNT(*) FROM jobs r WHERE r.state < 3 AND r.tenant = j.tenant AND r.until > $1::bigint),
             (SELECT turn FROM turns t WHERE t.tenant = j.tenant) NULLS FIRST, j.number
             LIMIT 1 FOR UPDATE OF j SKIP LOCKED"

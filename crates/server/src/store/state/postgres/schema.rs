@@ -4,58 +4,100 @@ use super::connections::Db;
 use super::rows::CLOCK;
 use crate::{Error, Result};
 
-/// The migration to each version from the one before.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/001.sql")];
+/// A change of the tables.
+struct Migration {
+    sql: &'static str,
+    /// Whether servers that do not know the change can still use the tables.
+    is_addition: bool,
+}
+
+/// All changes of the tables, in order.
+const MIGRATIONS: [Migration; 2] = [
+    Migration { sql: include_str!("migrations/001.sql"), is_addition: false },
+    Migration { sql: include_str!("migrations/002.sql"), is_addition: true },
+];
+
+/// The version that a server must know to use the tables: the number of changes that are no
+/// additions.
+fn version_of(migrations: &[Migration]) -> i64 {
+    migrations.iter().filter(|migration| !migration.is_addition).count() as i64
+}
+
 /// The oldest version of PostgreSQL on which the tests were run, as the server numbers it.
 const OLDEST_SERVER: i64 = 15_00_00;
 
 /// Advisory locks of transactions. The first number tells ours from those of other programs.
 pub const LOCK_CLASS: i32 = 0x6865_7461;
 /// The lock of a migration.
-const MIGRATION_LOCK: i32 = 1;
+pub const MIGRATION_LOCK: i32 = 1;
 /// The lock of a claim.
 pub const CLAIM_LOCK: i32 = 2;
 
 /// The lock of whoever replaces the ownership mark.
 pub const OWNERSHIP_LOCK: i32 = 3;
+/// The lock of whoever looks at deadlines.
+pub const DEADLINE_LOCK: i32 = 4;
 
 /// Waits for an advisory lock, which ends with the transaction.
 pub fn lock(db: &Db<'_>, which: i32) -> Result<()> {
     db.all("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &which]).map(|_| ())
 }
 
-/// The version of the tables; 0 if there are none.
-pub fn version(db: &Db<'_>) -> Result<i64> {
-    let sql = "SELECT to_regclass('schema_version') IS NOT NULL";
-    let exists: bool = db.one(sql, &[])?.try_get(0)?;
-    if exists { db.number("SELECT version FROM schema_version", &[]) } else { Ok(0) }
+/// Which changes the tables have.
+struct Applied {
+    /// The version that a server must know.
+    version: i64,
+    /// The number of changes, additions included. Servers that knew no additions did not count.
+    steps: i64,
+}
+
+fn applied(db: &Db<'_>) -> Result<Applied> {
+    let exists: bool = db.one("SELECT to_regclass('schema_version') IS NOT NULL", &[])?.try_get(0)?;
+    if !exists {
+        return Ok(Applied { version: 0, steps: 0 });
+    }
+    let version = db.number("SELECT version FROM schema_version", &[])?;
+    let sql = "SELECT EXISTS (SELECT 1 FROM pg_attribute
+        WHERE attrelid = 'schema_version'::regclass AND attname = 'steps' AND NOT attisdropped)";
+    let counted: bool = db.one(sql, &[])?.try_get(0)?;
+    let steps = if counted { db.number("SELECT steps FROM schema_version", &[])? } else { version };
+    Ok(Applied { version, steps })
 }
 
 /// Brings the tables up to date, within a transaction. Of several servers one does, others wait.
+///
+/// Tables with additions that this server does not know are used as they are, so that servers of
+/// two versions work side by side.
 pub fn migrate(db: &Db<'_>) -> Result<()> {
     lock(db, MIGRATION_LOCK)?;
-    let version = version(db)?;
-    let newest = MIGRATIONS.len();
-    let missing = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
-    let missing = missing.ok_or_else(|| Error::Config {
-        reason: format!("the database has version {version} and this server knows {newest}: use a newer server"),
-    })?;
-    if version == 0 {
-        db.batch("CREATE TABLE schema_version (version BIGINT NOT NULL); INSERT INTO schema_version VALUES (0)")?;
+    let Applied { version, steps } = applied(db)?;
+    let newest = version_of(&MIGRATIONS);
+    if version > newest {
+        let reason = format!("the database has version {version} and this server knows {newest}: use a newer server");
+        return Err(Error::Config { reason });
     }
+    let done = usize::try_from(steps).map_err(|_| super::corrupt("the version of the tables"))?;
+    let missing = MIGRATIONS.get(done..).unwrap_or_default();
     if missing.is_empty() {
         return Ok(());
     }
-    missing.iter().try_for_each(|step| db.batch(step))?;
-    db.execute("UPDATE schema_version SET version = $1", &[&(newest as i64)]).map(|_| ())
+    if version == 0 {
+        db.batch("CREATE TABLE schema_version (version BIGINT NOT NULL); INSERT INTO schema_version VALUES (0)")?;
+    }
+    db.batch("ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS steps BIGINT NOT NULL DEFAULT 0")?;
+    missing.iter().try_for_each(|step| db.batch(step.sql))?;
+    let steps = MIGRATIONS.len() as i64;
+    db.execute("UPDATE schema_version SET version = $1, steps = $2", &[&newest, &steps]).map(|_| ())
 }
 
 /// What a check of the configuration reports.
 pub fn describe(db: &Db<'_>) -> Result<String> {
     let server: String = db.one("SELECT current_setting('server_version')", &[])?.try_get(0)?;
-    let tables = match version(db)? {
+    let Applied { version, steps } = applied(db)?;
+    let (newest, known) = (version_of(&MIGRATIONS), MIGRATIONS.len());
+    let tables = match version {
         0 => "no tables yet".to_owned(),
-        version => format!("tables of version {version}, and this server's are of version {}", MIGRATIONS.len()),
+        version => format!("tables of version {version}.{steps}, and this server's are of version {newest}.{known}"),
     };
     let sent = crate::clock::millis();
     let theirs = db.number(&format!("SELECT {CLOCK}"), &[])?;

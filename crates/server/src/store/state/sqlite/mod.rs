@@ -7,8 +7,8 @@ mod schema;
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request, check_same_upload,
-    check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
@@ -147,8 +147,8 @@ impl Database for SqliteState {
         work()
     }
 
-    fn is_shared(&self) -> bool {
-        false
+    fn shared(&self) -> Option<&dyn SharedState> {
+        None
     }
 
     /// There is no other server.

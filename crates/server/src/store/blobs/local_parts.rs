@@ -1,0 +1,101 @@
+//! Parts of blobs in a folder: a file for each, below `parts`. A part is never changed, so several
+//! servers may write beside each other.
+
+use super::{BlobKey, Blobs, LocalBlobs, Namespace, PartStore, name_of_bytes};
+use crate::store::parts::StoredPart;
+use crate::tenants::Tenant;
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// The folder of parts, beside that of blobs.
+const PARTS: &str = "parts";
+
+impl LocalBlobs {
+    /// The folder of a blob's parts.
+    fn parts_of(&self, key: &BlobKey) -> PathBuf {
+        self.root.join(PARTS).join(key.tenant().as_str()).join(key.name().to_string())
+    }
+
+    /// Writes all parts behind each other into a synced file.
+    fn concatenate(&self, key: &BlobKey, parts: &[StoredPart], to: &Path) -> std::io::Result<bool> {
+        let folder = self.parts_of(key);
+        let mut file = self.disk.append(to)?;
+        for part in parts {
+            let Some(mut reader) = self.disk.read(&folder.join(&part.receipt), 0)? else { return Ok(false) };
+            std::io::copy(&mut reader, &mut file)?;
+        }
+        file.sync()?;
+        drop(file);
+        let Some(reader) = self.disk.read(to, 0)? else { return Ok(false) };
+        Ok(name_of_bytes(reader)? == key.name())
+    }
+}
+
+impl PartStore for LocalBlobs {
+    fn begin(&self, _: &BlobKey) -> Result<String> {
+        Ok("folder".to_owned())
+    }
+
+    fn put_part(&self, key: &BlobKey, _: &str, number: usize, bytes: Vec<u8>) -> Result<String> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
+        // Two servers may write the same part, one of them in vain.
+        let receipt = format!("{number}-{:016x}", u64::from_le_bytes(random));
+        let scratch = self.scratch();
+        let write = || {
+            let mut file = self.disk.append(&scratch)?;
+            file.write_all(&bytes)?;
+            file.sync()
+        };
+        let moved = write().map_err(|e: std::io::Error| Error::file(&scratch, e));
+        let moved = moved.and_then(|()| self.move_to(&self.parts_of(key).join(&receipt), &scratch));
+        if moved.is_err() {
+            let _ = self.disk.remove(&scratch);
+        }
+        moved.map(|()| receipt)
+    }
+
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool> {
+        let scratch = self.scratch();
+        match self.concatenate(key, parts, &scratch) {
+            Ok(true) => self.adopt(key, &scratch)?,
+            failed => {
+                let _ = self.disk.remove(&scratch);
+                return failed.map_err(|e| Error::file(&scratch, e));
+            }
+        }
+        if let Err(error) = self.discard(key, id) {
+            tracing::warn!(%key, %error, "could not delete the parts of an upload: garbage collection does");
+        }
+        Ok(true)
+    }
+
+    fn discard(&self, key: &BlobKey, _: &str) -> Result<()> {
+        let folder = self.parts_of(key);
+        for name in self.names(&folder)? {
+            let path = folder.join(name);
+            self.disk.remove(&path).map_err(|e| Error::file(&path, e))?;
+        }
+        let of_tenant = folder.parent().unwrap_or(&folder);
+        self.disk.remove_folder(&folder).map_err(|e| Error::file(&folder, e))?;
+        // Not empty, if there are other uploads.
+        let _ = self.disk.remove_folder(of_tenant);
+        Ok(())
+    }
+
+    fn unfinished(&self) -> Result<Vec<BlobKey>> {
+        let (root, mut found) = (self.root.join(PARTS), Vec::new());
+        for name in self.names(&root)? {
+            let names = self.names(&root.join(&name))?;
+            let Ok(tenant) = Tenant::try_from(name) else { continue };
+            let names = names.iter().filter_map(|name| name.parse().ok());
+            found.extend(names.map(|name| BlobKey::new(&tenant, Namespace::Uploads, name)));
+        }
+        Ok(found)
+    }
+
+    fn free(&self) -> Result<Option<u64>> {
+        LocalBlobs::free(self).map(Some)
+    }
+}

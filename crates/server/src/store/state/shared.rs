@@ -1,0 +1,84 @@
+//! What servers that share a database agree on, beside jobs.
+
+use super::Millis;
+use crate::Result;
+use crate::store::parts::StoredPart;
+use crate::tenants::Tenant;
+use hetal_wire::{BlobName, JobId};
+
+/// How long a server that receives an upload keeps it from others after its last part.
+pub const HOLD: Millis = 5_000;
+
+/// The right of one server to add to an upload, until another server takes it.
+#[derive(Clone, Debug)]
+pub struct UploadHold {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The upload.
+    pub name: BlobName,
+    /// Larger than those of all earlier holds.
+    pub token: u64,
+    /// The name by which the blob store knows the upload, once it has begun.
+    pub store_id: Option<String>,
+    /// The stored parts, in order.
+    pub parts: Vec<StoredPart>,
+}
+
+impl UploadHold {
+    /// Bytes in parts.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.size).sum()
+    }
+}
+
+/// A duty that one server at a time has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Deletes blobs that nobody references.
+    CollectGarbage,
+}
+
+impl Duty {
+    /// Its stored name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CollectGarbage => "garbage",
+        }
+    }
+}
+
+/// A database that several servers use at once.
+pub(crate) trait SharedState: Send + Sync {
+    /// Takes the right to add to an upload. Other servers lose it. Refused while another server
+    /// receives parts.
+    fn hold_upload(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<UploadHold>;
+    /// Records the name by which the blob store knows the upload.
+    fn begin_parts(&self, hold: &UploadHold, store_id: &str) -> Result<()>;
+    /// Records a part behind the others.
+    fn add_part(&self, hold: &UploadHold, part: &StoredPart) -> Result<()>;
+    /// Forgets all parts.
+    fn drop_parts(&self, hold: &UploadHold) -> Result<()>;
+    /// Marks the upload as complete and forgets its parts.
+    fn finish_upload(&self, hold: &UploadHold) -> Result<()>;
+    /// The bytes in parts of an upload.
+    fn bytes_in_parts(&self, tenant: &Tenant, name: BlobName) -> Result<u64>;
+    /// Makes an upload that no job uses incomplete, and ends all rights to add to it. Returns the
+    /// blob store's name for it.
+    fn retire_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
+    /// The uploads with parts, with the names by which the blob store knows them.
+    fn uploads_in_parts(&self, tenant: &Tenant) -> Result<Vec<(BlobName, String)>>;
+
+    /// Gives a duty to a server for a time, unless another one has it.
+    fn elect(&self, duty: Duty, server: &str, length: Millis) -> Result<bool>;
+    /// Records that nobody references what is at a place. Returns whether that has been so for
+    /// `grace` already.
+    fn is_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;
+    /// Forgets the places of a tenant that are not listed: they are referenced again, or gone.
+    fn keep_orphans(&self, tenant: &Tenant, places: &[String]) -> Result<()>;
+    /// The tenants of recorded orphans.
+    fn tenants_of_orphans(&self) -> Result<Vec<Tenant>>;
+
+    /// Jobs that have waited for a verdict for longer than `limit`, with their rounds. Servers ask
+    /// every `pause`. A time in which none asked does not count.
+    fn overdue(&self, limit: Millis, pause: Millis, lease: Millis) -> Result<Vec<(JobId, u32)>>;
+}

@@ -1,0 +1,182 @@
+//! Gateways and workers of one site, each a process: one database, one folder of blobs.
+
+use super::{TOKEN, names};
+use hetal_client::rpc::{Address, BlobName, Credentials, JobId, Remote};
+use hetal_server::authority_path;
+use hetal_server::tenants::Fingerprint;
+use hetal_testkit::TempDir;
+use hetal_testkit::postgres::Postgres;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A site, whose members are processes.
+pub struct Site {
+    pub dir: TempDir,
+    pub postgres: &'static Postgres,
+    pub url: String,
+}
+
+/// A process of a site.
+pub struct Member {
+    child: Child,
+    pub role: &'static str,
+    folder: PathBuf,
+    /// Where clients reach a gateway.
+    pub address: String,
+    /// The URL of the database, which may lead through a proxy.
+    url: String,
+    words: String,
+}
+
+impl Site {
+    /// A site without members; `None` where PostgreSQL is not installed.
+    pub fn new() -> Option<Self> {
+        let postgres = Postgres::shared()?;
+        Some(Self { dir: TempDir::new(), postgres, url: postgres.database() })
+    }
+
+    /// Starts a member with its own folder. Gateways share their certificate.
+    pub fn start(&self, name: &str, role: &'static str, url: &str) -> Member {
+        let folder = self.dir.path().join(name);
+        std::fs::create_dir_all(folder.join("server")).unwrap();
+        let shared = self.dir.path().join("tls");
+        if role != "worker" && shared.exists() {
+            let own = folder.join("server/tls");
+            std::fs::create_dir_all(&own).unwrap();
+            for entry in std::fs::read_dir(&shared).unwrap() {
+                let path = entry.unwrap().path();
+                std::fs::copy(&path, own.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        let words = format!("blobs = {:?}\n", self.dir.path().join("blobs"));
+        let mut member = Member {
+            child: spawn_nothing(),
+            role,
+            folder,
+            address: "127.0.0.1:0".to_owned(),
+            url: url.to_owned(),
+            words,
+        };
+        member.run();
+        if role != "worker" && !shared.exists() {
+            std::fs::create_dir(&shared).unwrap();
+            for entry in std::fs::read_dir(member.folder.join("server/tls")).unwrap() {
+                let path = entry.unwrap().path();
+                std::fs::copy(&path, shared.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        member
+    }
+
+    /// A client that knows several gateways.
+    pub fn connect(&self, gateways: &[&Member]) -> Remote {
+        Remote::connect(&self.address(gateways)).unwrap()
+    }
+
+    /// How a client reaches several gateways.
+    pub fn address(&self, gateways: &[&Member]) -> Address {
+        let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address.as_str()).collect();
+        Address {
+            server: addresses.join(","),
+            authorities: std::fs::read(authority_path(&gateways[0].folder.join("server"))).unwrap(),
+            credentials: Credentials::Token(TOKEN.to_owned().into()),
+            retry_timeout: Duration::from_secs(120),
+        }
+    }
+
+    pub fn query(&self, sql: &str) -> String {
+        self.postgres.query(&self.url, sql)
+    }
+
+    /// Waits until a query answers what is wanted.
+    pub fn wait(&self, sql: &str, wanted: &str) {
+        let begun = Instant::now();
+        while self.query(sql) != wanted {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{sql}: {}", self.query(sql));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Follows a training with the fixed verdicts, and returns its results.
+pub fn results(remote: &Remote, job: JobId) -> Vec<(usize, BlobName)> {
+    names(&super::follow(remote, job, |_| {}))
+}
+
+fn spawn_nothing() -> Child {
+    Command::new("true").stdout(Stdio::null()).spawn().unwrap()
+}
+
+impl Member {
+    /// The name by which the database knows a worker.
+    pub fn name(&self) -> String {
+        std::fs::read_to_string(self.folder.join("server/worker")).unwrap()
+    }
+
+    /// What it has written to its log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Starts a process in the folder, at the same address.
+    pub fn run(&mut self) {
+        let _ = self.child.wait();
+        let token = Fingerprint::of(TOKEN.as_bytes());
+        let config = self.folder.join("server.toml");
+        // A process that is killed often makes many attempts.
+        let text = format!(
+            "{}checkpoint_every = 2\nlease_seconds = 3\n[bounds]\nattempts = 10000\n[[tenants]]\nname = \"ann\"\n\
+             token = \"{token}\"\n",
+            self.words
+        );
+        std::fs::write(&config, text).unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
+        let program = match self.role {
+            // Another version of the program, beside this one.
+            "worker before" | "gateway before" => std::env::var_os("HETAL_SERVER_BEFORE").unwrap(),
+            _ => env!("CARGO_BIN_EXE_hetal-server").into(),
+        };
+        let mut command = Command::new(program);
+        command.args(["--role", self.role, "--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure"]);
+        command.args(["--log", "info", "--address", &self.address]).arg("--config").arg(&config);
+        command.env("HETAL_FOLDER", self.folder.join("server")).env("HETAL_DATABASE_URL", &self.url);
+        self.child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "{} does not start: {}", self.role, self.log());
+        if self.role != "worker" {
+            self.address = line.trim().to_owned();
+        }
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,246 @@
+//! A site of several processes on one PostgreSQL database and one folder of blobs: they are killed,
+//! suspended and stopped, and every job ends with the bytes of a lone run.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::proxy::{Proxy, Weather};
+use common::site::{Member, Site, results};
+use common::{VERDICTS, follow, names, owner};
+use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote, Validation};
+use hetal_testkit::postgres::{PASSWORD, Postgres};
+use hetal_testkit::{Random, SetOnDrop, Watchdog};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// A time limit far beyond the duration of these tests.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+/// Several jobs, while random processes are killed and started again.
+fn killed_at_random_moments(workers: usize, jobs: u8, kills: usize, seed: u64) {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(site) = Site::new() else { return };
+    let mut members: Vec<_> =
+        ["gateway 1", "gateway 2"].iter().map(|name| site.start(name, "gateway", &site.url)).collect();
+    members.extend((0..workers).map(|n| site.start(&format!("worker {n}"), "worker", &site.url)));
+    let gateways: Vec<&Member> = members[..2].iter().collect();
+    let remotes: Vec<Remote> = (0..jobs).map(|_| site.connect(&gateways)).collect();
+    let (members, over, done) = (Mutex::new(members), AtomicBool::new(false), AtomicUsize::new(0));
+    let uploaded = OnceLock::new();
+    std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        scope.spawn(|| {
+            let mut random = Random(seed);
+            while !over.load(Ordering::SeqCst) && done.load(Ordering::SeqCst) < kills {
+                std::thread::sleep(Duration::from_millis(random.below(1500) as u64));
+                let mut members = members.lock().unwrap();
+                let count = members.len();
+                let member = &mut members[random.below(count)];
+                member.kill();
+                member.run();
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let training = uploaded.get_or_init(|| owner().upload(&remotes[0]));
+        let done = &done;
+        // A verdict is given when the share of its round is over.
+        let run = move |n: u8, remote: Remote| {
+            let job = remote.train([n; 16], "", training).unwrap();
+            let outputs = follow(&remote, job.id, |event| {
+                let EventKind::Validation(Validation { round, .. }) = &event.kind else { return };
+                while done.load(Ordering::SeqCst) < kills * (*round as usize).min(VERDICTS.len()) / VERDICTS.len() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            names(&outputs)
+        };
+        let all: Vec<_> =
+            remotes.into_iter().enumerate().map(|(n, remote)| scope.spawn(move || run(n as u8, remote))).collect();
+        for one in all {
+            assert_eq!(one.join().unwrap(), owner().reference());
+        }
+    });
+    println!("{} kills of {} processes, {jobs} jobs", done.load(Ordering::SeqCst), members.lock().unwrap().len());
+    assert_eq!(done.load(Ordering::SeqCst), kills);
+}
+
+#[test]
+fn a_site_whose_processes_are_killed_ends_with_the_same_bytes() {
+    killed_at_random_moments(2, 2, 8, 1);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p hetal-server --test site -- --ignored 50_kills"]
+fn a_site_with_50_kills_ends_with_the_same_bytes() {
+    killed_at_random_moments(3, 8, 50, 2);
+}
+
+/// Waits until a job of this remote has made progress.
+fn wait_for_iterations(remote: &Remote, job: hetal_client::rpc::JobId, count: u64) {
+    let mut watch = remote.watch(job, 0);
+    while let Some(event) = watch.next_event().unwrap() {
+        match event.kind {
+            EventKind::Progress(p) if p.phase == Phase::Training && p.iterations >= count => return,
+            EventKind::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+    panic!("the job ended");
+}
+
+/// A worker is suspended beyond its lease, and another one takes its job. When it goes on, it finds
+/// that it lost the job and writes nothing.
+#[test]
+fn a_suspended_worker_is_fenced() {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(site) = Site::new() else { return };
+    let gateway = site.start("gateway", "gateway", &site.url);
+    let workers = ["worker 1", "worker 2"].map(|name| site.start(name, "worker", &site.url));
+    let remote = site.connect(&[&gateway]);
+    let job = remote.train([1; 16], "", &owner().upload(&remote)).unwrap();
+    wait_for_iterations(&remote, job.id, 1);
+    let holder = site.query("SELECT worker FROM jobs");
+    let [stopped, other]: [&Member; 2] =
+        if workers[0].name() == holder { [&workers[0], &workers[1]] } else { [&workers[1], &workers[0]] };
+    // Every write with a token that is not the newest is recorded.
+    site.query(
+        "CREATE TABLE stale (token BIGINT);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.token < OLD.token THEN INSERT INTO stale VALUES (NEW.token); END IF; RETURN NEW; END $$;
+        CREATE TRIGGER note AFTER UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION note();",
+    );
+    let token: u64 = site.query("SELECT token FROM jobs").parse().unwrap();
+    stopped.signal("STOP");
+    site.wait(&format!("SELECT worker = '{}' AND token > {token} FROM jobs", other.name()), "t");
+    let events = site.query("SELECT COUNT(*) FROM events");
+    stopped.signal("CONT");
+    assert_eq!(results(&remote, job.id), owner().reference());
+    let begun = std::time::Instant::now();
+    while !stopped.log().contains("Fenced") {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it was not fenced: {}", stopped.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(site.query("SELECT COUNT(*) FROM stale"), "0");
+    assert!(site.query("SELECT COUNT(*) FROM events").parse::<u64>().unwrap() > events.parse().unwrap());
+    assert_eq!(site.query("SELECT state FROM jobs"), "3");
+}
+
+/// A worker that is asked to stop leaves its job to another one, and a gateway its clients.
+#[test]
+fn members_that_stop_are_missed_by_nobody() {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(site) = Site::new() else { return };
+    let [mut first, second] = ["gateway 1", "gateway 2"].map(|name| site.start(name, "gateway", &site.url));
+    let mut worker = site.start("worker 1", "worker", &site.url);
+    let remote = site.connect(&[&first, &second]);
+    let job = remote.train([1; 16], "", &owner().upload(&remote)).unwrap();
+    wait_for_iterations(&remote, job.id, 1);
+    let _other = site.start("worker 2", "worker", &site.url);
+    worker.signal("TERM");
+    first.signal("TERM");
+    assert!(worker.ended() && first.ended());
+    assert_eq!(results(&remote, job.id), owner().reference());
+}
+
+/// Uploads a blob whose gateway is killed in the middle, through two gateways.
+fn upload_through_a_dying_gateway(bytes: u64) {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(site) = Site::new() else { return };
+    let [first, second] = ["gateway 1", "gateway 2"].map(|name| site.start(name, "gateway", &site.url));
+    let remote = site.connect(&[&first, &second]);
+    // The header of a key set, and nothing that anybody reads.
+    let path = site.dir.path().join("large");
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    let keys = std::fs::read(owner().path("keys")).unwrap();
+    file.write_all(&keys[..4096]).unwrap();
+    let mut random = Random(9);
+    for _ in 0..bytes / 8 {
+        file.write_all(&random.next().to_le_bytes()).unwrap();
+    }
+    file.into_inner().unwrap();
+    let mut killed = false;
+    let mut first = first;
+    let uploaded = remote.upload(BlobKind::Keys, &path, &mut |held, size| {
+        if !killed && held > size / 2 && held < size {
+            killed = true;
+            first.kill();
+        }
+    });
+    let uploaded = uploaded.unwrap();
+    println!("{} bytes, {} of them sent twice", uploaded.size, uploaded.sent - uploaded.size);
+    assert!(killed, "the upload ended before it was cut");
+    assert!(uploaded.sent - uploaded.size < 64 << 20, "{uploaded:?}");
+    let stored = remote.uploads().unwrap();
+    assert!(stored.uploads.iter().any(|upload| upload.name == uploaded.name && upload.complete));
+    let blob = site.dir.path().join("blobs/tenants/ann/uploads").join(uploaded.name.to_string());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open(blob).unwrap()).unwrap();
+    assert_eq!(*hasher.finalize().as_bytes(), uploaded.name.0);
+}
+
+#[test]
+fn an_upload_survives_its_gateway() {
+    upload_through_a_dying_gateway(160 << 20);
+}
+
+#[test]
+#[ignore = "writes 6 GB: cargo test -p hetal-server --test site -- --ignored large_upload"]
+fn a_large_upload_survives_its_gateway() {
+    upload_through_a_dying_gateway(2 << 30);
+}
+
+/// The worker that has a job, and then a gateway, cannot reach the database for longer than a
+/// lease: jobs wait or go on elsewhere.
+#[test]
+fn partitions_cost_nothing_but_time() {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(postgres) = Postgres::shared() else { return };
+    let ([url, _], port) = (postgres.network_database(), postgres.port());
+    let site = Site { dir: hetal_testkit::TempDir::new(), postgres, url: url.clone() };
+    let through = |proxy: &Proxy| url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port));
+    let [near, far] = [Proxy::to(port), Proxy::to(port)];
+    let gateways = [site.start("gateway 1", "gateway", &through(&far)), site.start("gateway 2", "gateway", &url)];
+    let workers = [site.start("worker 1", "worker", &through(&near)), site.start("worker 2", "worker", &url)];
+    let remote = site.connect(&[&gateways[0], &gateways[1]]);
+    let training = owner().upload(&remote);
+    for (n, weather) in
+        [Weather::Cut, Weather::DeafServer, Weather::DeafClient, Weather::Silence].into_iter().enumerate()
+    {
+        let job = remote.train([n as u8; 16], "", &training).unwrap();
+        wait_for_iterations(&remote, job.id, 1);
+        let proxy = if n % 2 == 0 { &near } else { &far };
+        proxy.set(weather);
+        std::thread::sleep(Duration::from_secs(5));
+        proxy.set(Weather::Fair);
+        assert_eq!(results(&remote, job.id), owner().reference(), "{weather:?}");
+    }
+    // Nothing of this named the password of the database.
+    for member in gateways.iter().chain(&workers) {
+        let words = std::fs::read_to_string(format!("/proc/{}/cmdline", member.id())).unwrap();
+        assert!(!words.contains(PASSWORD) && !member.log().contains(PASSWORD));
+    }
+    assert!(workers[0].log().contains("state database"), "it met the faults: {}", workers[0].log());
+}
+
+/// The primary of the database is cut off in the middle of trainings, and its standby takes over.
+#[test]
+fn a_site_survives_its_database() {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(mut postgres) = Postgres::start() else { return };
+    postgres.add_standby();
+    let url = postgres.replicated_database();
+    // The members need the socket only.
+    let dir = hetal_testkit::TempDir::new();
+    let Some(shared) = Postgres::shared() else { return };
+    let site = Site { dir, postgres: shared, url: url.clone() };
+    let gateway = site.start("gateway", "gateway", &url);
+    let _workers = ["worker 1", "worker 2"].map(|name| site.start(name, "worker", &url));
+    let remote = site.connect(&[&gateway]);
+    let training = owner().upload(&remote);
+    let job = remote.train([1; 16], "", &training).unwrap();
+    wait_for_iterations(&remote, job.id, 2);
+    postgres.fail_over();
+    assert_eq!(results(&remote, job.id), owner().reference());
+}
