@@ -16,7 +16,12 @@ pub struct Site {
     pub dir: TempDir,
     pub postgres: &'static Postgres,
     pub url: String,
+    /// The shared folder of blobs, in `dir`.
+    pub blobs: &'static str,
 }
+
+/// A server of the version before, which knows no roles.
+pub const BEFORE: &str = "before";
 
 /// A process of a site.
 pub struct Member {
@@ -34,7 +39,12 @@ impl Site {
     /// A site without members; `None` where PostgreSQL is not installed.
     pub fn new() -> Option<Self> {
         let postgres = Postgres::shared()?;
-        Some(Self { dir: TempDir::new(), postgres, url: postgres.database() })
+        Some(Self::on(postgres, postgres.database()))
+    }
+
+    /// A site on a database.
+    pub fn on(postgres: &'static Postgres, url: String) -> Self {
+        Self { dir: TempDir::new(), postgres, url, blobs: "blobs" }
     }
 
     /// Starts a member with its own folder. Gateways share their certificate.
@@ -50,7 +60,10 @@ impl Site {
                 std::fs::copy(&path, own.join(path.file_name().unwrap())).unwrap();
             }
         }
-        let words = format!("blobs = {:?}\n", self.dir.path().join("blobs"));
+        let words = match role {
+            BEFORE => String::new(),
+            _ => format!("blobs = {:?}\n", self.dir.path().join(self.blobs)),
+        };
         let mut member = Member {
             child: spawn_nothing(),
             role,
@@ -138,13 +151,14 @@ impl Member {
         );
         std::fs::write(&config, text).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
-        let program = match self.role {
-            // Another version of the program, beside this one.
-            "worker before" | "gateway before" => std::env::var_os("HETAL_SERVER_BEFORE").unwrap(),
-            _ => env!("CARGO_BIN_EXE_hetal-server").into(),
+        let mut command = match self.role {
+            BEFORE => Command::new(std::env::var_os("HETAL_SERVER_BEFORE").unwrap()),
+            _ => Command::new(env!("CARGO_BIN_EXE_hetal-server")),
         };
-        let mut command = Command::new(program);
-        command.args(["--role", self.role, "--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure"]);
+        if self.role != BEFORE {
+            command.args(["--role", self.role]);
+        }
+        command.args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure"]);
         command.args(["--log", "info", "--address", &self.address]).arg("--config").arg(&config);
         command.env("HETAL_FOLDER", self.folder.join("server")).env("HETAL_DATABASE_URL", &self.url);
         self.child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
