@@ -57,7 +57,7 @@ pub struct UploadWriter {
     file: Box<dyn AppendFile>,
     held: u64,
     /// The upload in parts, if others may continue it.
-    parts: Option<PartWriter>,
+    parts: Option<Box<PartWriter>>,
 }
 
 impl UploadWriter {
@@ -134,7 +134,7 @@ impl Uploads {
         self.require_space(data.len() as u64)?;
         let Some(shared) = &self.shared else { return writer.add(data) };
         while !data.is_empty() {
-            let room = writer.parts.as_ref().map_or(u64::MAX, PartWriter::room);
+            let room = writer.parts.as_deref().map_or(u64::MAX, PartWriter::room);
             let (now, later) = data.split_at(data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
             writer.add(now)?;
             data = later;
@@ -195,7 +195,7 @@ impl Uploads {
             return Err(Error::Busy { message });
         }
         self.require_space(upload.size - held)?;
-        Ok(Resumed::Partial(UploadWriter { upload, staged, file, held, parts }))
+        Ok(Resumed::Partial(UploadWriter { upload, staged, file, held, parts: parts.map(Box::new) }))
     }
 
     /// Verifies a complete upload and moves it to the blob store. `inspect` checks its header.
@@ -207,7 +207,7 @@ impl Uploads {
     ) -> Result<()> {
         let UploadWriter { upload, staged, mut file, parts, .. } = writer;
         if let (Some(shared), Some(parts)) = (&self.shared, &parts) {
-            return self.finish_parts(shared, tenant, &upload, (&staged, parts), inspect);
+            return self.finish_parts(shared, tenant, &upload, (&staged, &**parts), inspect);
         }
         staged.sync(&mut *file)?;
         staged.verify()?;
