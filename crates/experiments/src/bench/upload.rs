@@ -4,10 +4,11 @@
 use crate::report::{output, progress};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
+use crate::runner::key_plan::KeyPlanArguments;
 use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::{BootstrapBounds, BsgsSplit};
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Complex64, Engine, LiftForm};
 use hetal_ckks::Params;
@@ -46,9 +47,9 @@ pub struct Arguments {
     /// Lifts of each kind that are timed, after three that are not.
     #[arg(long, default_value_t = 20)]
     pub lifts: usize,
-    /// Bootstrap faster, with a third more keys.
-    #[arg(long)]
-    pub more_keys: bool,
+    /// The keys.
+    #[command(flatten)]
+    pub keys: KeyPlanArguments,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -150,7 +151,7 @@ fn lifts(arguments: &Arguments, params: &Params) -> Result<Value> {
     if arguments.engine == EngineKind::Clear {
         return Ok(Value::Null);
     }
-    let gpu = GpuOptions { device: arguments.device, split: BsgsSplit::allowing(arguments.more_keys) };
+    let gpu = GpuOptions { device: arguments.device, key_plan: arguments.keys.plan() };
     let runner = Runner::new(arguments.engine, &arguments.set, gpu)?;
     runner.run(&Lifts { params, count: arguments.lifts.max(1) })
 }

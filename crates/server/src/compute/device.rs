@@ -9,7 +9,7 @@ use crate::store::state::Job;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
 use hetal_cuda::selftest::RingPrimes;
@@ -246,13 +246,13 @@ fn plan(
     let GpuMemory { free, total } = memory;
     let circuit = training.circuit(params)?;
     let required = cache.find(params, tenant, training, &circuit)?;
-    let (keys, bounds, steps) = (&required.keys[..], &required.bounds, BsgsSplit::FewKeys);
+    let (keys, bounds, key_plan) = (&required.keys[..], &required.bounds, KeyPlan::Fast);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
     for graphs in [true, false] {
         let decays = training.agreement.alpha != 0.0;
-        let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces, decays };
+        let dry_run = DryRun { params, keys, bounds, key_plan, graphs, pieces, decays };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
         let dry_run = || MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed);
         let estimate = required.estimate(EstimateOf { graphs, pieces }, dry_run)?.from_disk();
