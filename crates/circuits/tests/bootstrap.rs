@@ -123,8 +123,8 @@ fn two_real_vectors_share_a_bootstrap() {
     }
 }
 
-/// Vectors of real numbers that repeat, with every plan, after every number of slots: 16 and 128 are
-/// served by the same matrices, 1024 are all slots. Keys are those of any bootstrap.
+/// Vectors of real numbers that repeat, with every plan, after every number of slots: 16 and 128
+/// are served by the same matrices, 1024 are all slots. Keys are those of any bootstrap.
 #[test]
 fn real_vectors_that_repeat_need_no_keys_of_their_own() {
     const PERIODS: [usize; 5] = [16, 128, 256, 512, 1024];

@@ -5,7 +5,7 @@ use crate::process::{Timing, cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::output::{print, print_object};
 use crate::report::progress;
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
-use crate::runner::key_plan::KeyPlanArguments;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::runner::local_owner::{LocalOwner, to_device};
 use crate::{Error, Result};
 use hetal_circuits::KeyPlan;
@@ -38,7 +38,7 @@ pub struct Arguments {
     pub threads: usize,
     /// The keys.
     #[command(flatten)]
-    pub keys: KeyPlanArguments,
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,

@@ -12,7 +12,7 @@ use crate::report::output::print_table;
 use crate::report::table::{TextTable, digits};
 use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
-use crate::runner::key_plan::KeyPlanArguments;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::{Error, Result};
 use cases::Case;
 use hetal_circuits::clear::Noise;
@@ -59,7 +59,7 @@ pub struct Arguments {
     pub measure: bool,
     /// The keys.
     #[command(flatten)]
-    pub keys: KeyPlanArguments,
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,

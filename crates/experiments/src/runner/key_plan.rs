@@ -4,7 +4,7 @@ use hetal_circuits::KeyPlan;
 
 /// Arguments about the keys of an experiment.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
-pub struct KeyPlanArguments {
+pub struct ExperimentKeys {
     /// Bootstrap faster, with a third more keys.
     #[arg(long)]
     more_keys: bool,
@@ -22,7 +22,7 @@ enum KeyPlanName {
     Small,
 }
 
-impl KeyPlanArguments {
+impl ExperimentKeys {
     /// The plan.
     pub fn plan(self) -> KeyPlan {
         match self.key_plan {

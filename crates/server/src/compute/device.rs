@@ -9,7 +9,6 @@ use crate::store::state::Job;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
-use hetal_circuits::KeyPlan;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
 use hetal_cuda::selftest::RingPrimes;
@@ -246,7 +245,7 @@ fn plan(
     let GpuMemory { free, total } = memory;
     let circuit = training.circuit(params)?;
     let required = cache.find(params, tenant, training, &circuit)?;
-    let (keys, bounds, key_plan) = (&required.keys[..], &required.bounds, KeyPlan::Fast);
+    let (keys, bounds, key_plan) = (&required.keys[..], &required.bounds, training.key_plan);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
@@ -325,7 +324,7 @@ pub fn log_graphs(gpu: &CudaBackend) {
 mod tests {
     use super::*;
     use crate::jobs::spec::RowBlob;
-    use hetal_learn::{AgreementLimits, RowForm, Wishes};
+    use hetal_learn::{AgreementLimits, KeyPlan, RowForm, Wishes};
     use hetal_wire::BlobName;
 
     #[test]
@@ -412,6 +411,7 @@ mod tests {
             validation: vec![row_blob(64); 2],
             agreement: AgreementLimits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
             form: RowForm::Slots,
+            key_plan: KeyPlan::Fast,
         };
         let (lists, ann) = (RequiredKeysCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // The cache keeps entries of tenants apart.

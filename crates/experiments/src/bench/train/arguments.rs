@@ -2,7 +2,7 @@
 
 use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
-use crate::runner::key_plan::KeyPlanArguments;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::tuning::preset;
 use crate::{Error, Result};
 use hetal_circuits::KeyPlan;
@@ -114,7 +114,7 @@ pub struct Arguments {
     pub versions: VersionsKept,
     /// The keys.
     #[command(flatten)]
-    pub keys: KeyPlanArguments,
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
