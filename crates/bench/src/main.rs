@@ -9,7 +9,7 @@ mod bytes;
 mod kernels;
 mod peers;
 
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,8 +22,9 @@ fn main() {
         Some("ntt") => println!("{:#}", kernels::report(repetitions.unwrap_or(400))),
         Some("bytes") => println!("{:#}", bytes::report(repetitions.unwrap_or(5))),
         Some("peers") => {
-            let split = BsgsSplit::allowing(arguments.iter().any(|a| a == "--more-keys"));
-            match peers::report(value_of("--set").unwrap_or("full"), split) {
+            let more_keys = arguments.iter().any(|a| a == "--more-keys");
+            let key_plan = if more_keys { KeyPlan::Most } else { KeyPlan::Fast };
+            match peers::report(value_of("--set").unwrap_or("full"), key_plan) {
                 Ok(report) => println!("{report}"),
                 Err(error) => {
                     eprintln!("hetal-bench: {error}");

@@ -1,7 +1,7 @@
 //! The operations of a parameter set and the transform of tfhe-ntt, measured in one run.
 
 use crate::kernels::{ForwardPair, median};
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_experiments::Result;
 use hetal_experiments::bench::ops::{self, CpuOptions};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use serde_json::Value;
 ///
 /// Clock rate and load of the machine are then the same for all three. One *NTT unit* is the time
 /// of tfhe-ntt's transform. Ratios and units are medians over the bootstraps.
-pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
+pub fn report(set: &str, key_plan: KeyPlan) -> Result<Value> {
     let mut pair = ForwardPair::new();
     let (mut ours, mut theirs, mut ratios, mut bootstraps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut on_bootstrap = |seconds: f64| {
@@ -21,7 +21,7 @@ pub fn report(set: &str, split: BsgsSplit) -> Result<Value> {
         ratios.push(our_us / their_us);
         bootstraps.push(1e6 * seconds / their_us);
     };
-    let options = CpuOptions { set, threads: 1, split, small_set_command: &["peers", "--set", "small"] };
+    let options = CpuOptions { set, threads: 1, key_plan, small_set_command: &["peers", "--set", "small"] };
     let mut report = ops::measure(&options, &mut on_bootstrap)?;
     let [ours, theirs, ratio, bootstrap] = [ours, theirs, ratios, bootstraps].map(|mut values| median(&mut values));
     let units = |microseconds: f64| microseconds / theirs;

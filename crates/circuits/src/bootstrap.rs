@@ -26,21 +26,21 @@
 mod bounds;
 mod dft;
 mod eval_mod;
+mod fold;
 mod keys;
 mod layout;
 pub mod lift;
 mod periodic;
 
-use crate::{Error, Result};
+use crate::{Error, KeyPlan, Result};
 pub use bounds::BootstrapBounds;
-pub use dft::BsgsSplit;
 use dft::DftShape;
 use eval_mod::Exponential;
+use fold::Fold;
 use hetal_ckks::{
     Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LiftForm, LinearTransform, Params, ParamsLiteral,
-    Plaintext,
 };
-pub use keys::{keys, keys_with_split, sparse_keys};
+pub use keys::{keys, keys_with_plan, sparse_keys};
 use layout::BootstrapLayout;
 use periodic::Periodic;
 use std::collections::BTreeMap;
@@ -73,12 +73,15 @@ fn residual(params: &Params) -> Result<u32> {
 
 /// Everything precomputed for bootstrapping vectors of one length under one parameter set.
 pub struct Bootstrapper<B: Backend> {
+    /// The rotation that comes before slots-to-coefficients, if it is not 0.
+    start: i64,
     /// The slots-to-coefficients matrices except the last.
     to_coefficients: Vec<LinearTransform<B::Packed>>,
     /// The last matrix for each message bound `2^b`, which includes the scaling of the bound.
     last_to_coefficients: BTreeMap<u32, LinearTransform<B::Packed>>,
-    /// Rotations whose sum leaves only the coefficients of the vectors' subring.
-    trace: Vec<i64>,
+    /// Rotations whose sum leaves only the coefficients of the vectors' subring, each repeated so
+    /// many times.
+    trace: Vec<(i64, usize)>,
     to_slots: Vec<LinearTransform<B::Packed>>,
     /// What is different for vectors of real numbers that repeat, by their period.
     periodic: BTreeMap<usize, Periodic<B>>,
@@ -126,32 +129,25 @@ impl<B: Backend> Routines<B> {
 struct Ends<'a, B: Backend> {
     last_to_coefficients: &'a LinearTransform<B::Packed>,
     first_to_slots: &'a LinearTransform<B::Packed>,
-    /// Rotations whose successive sums are taken before the last matrix to slots.
-    trace: &'a [i64],
-}
-
-/// Joins the two halves of a vector that repeats, which lie side by side in twice its slots.
-struct Fold<B: Backend> {
-    slots: i64,
-    /// 1 on the real half, `i` on the imaginary one.
-    units: Plaintext<B::Poly>,
-    limbs: usize,
+    /// Rotations whose successive sums are taken before the last matrix to slots, each repeated so
+    /// many times.
+    trace: &'a [(i64, usize)],
 }
 
 impl<B: Backend> Bootstrapper<B> {
     /// Encodes the matrices for the given bounds of messages. Without bounds nothing is encoded.
     pub fn new(evaluator: &Evaluator<B>, bounds: impl Into<BootstrapBounds>) -> Result<Self> {
-        Self::with_split(evaluator, bounds, BsgsSplit::default())
+        Self::with_plan(evaluator, bounds, KeyPlan::default())
     }
 
-    /// [`Bootstrapper::new`] with another split of the rotations. It needs the keys of
-    /// [`keys_with_split`].
-    pub fn with_split(evaluator: &Evaluator<B>, bounds: impl Into<BootstrapBounds>, split: BsgsSplit) -> Result<Self> {
-        let (bounds, layout) = (bounds.into(), BootstrapLayout::full(evaluator.params(), split));
+    /// [`Bootstrapper::new`] for the keys of [`keys_with_plan`].
+    pub fn with_plan(evaluator: &Evaluator<B>, bounds: impl Into<BootstrapBounds>, plan: KeyPlan) -> Result<Self> {
+        let (bounds, layout) = (bounds.into(), BootstrapLayout::full(evaluator.params(), plan));
         if !bounds.is_empty() {
             return Self::with_layout(evaluator, &layout, &bounds);
         }
         Ok(Self {
+            start: layout.start,
             to_coefficients: Vec::new(),
             last_to_coefficients: BTreeMap::new(),
             trace: Vec::new(),
@@ -204,9 +200,10 @@ impl<B: Backend> Bootstrapper<B> {
             Ok((period, Periodic::new(evaluator, layout, period, &log_bounds, factor_of_first)?))
         };
         Ok(Self {
+            start: layout.start,
             to_coefficients,
             last_to_coefficients,
-            trace: layout.trace.clone(),
+            trace: layout.trace.iter().map(|&rotation| (rotation, 1)).collect(),
             to_slots,
             periodic: periods.into_iter().map(encode_periodic).collect::<Result<_>>()?,
             shortest_period: layout.shortest_period(),
@@ -410,7 +407,7 @@ impl<B: Backend> Bootstrapper<B> {
         &self,
         evaluator: &Evaluator<B>,
         bottom: &Ct<B>,
-        (first, trace): (&LinearTransform<B::Packed>, &[i64]),
+        (first, trace): (&LinearTransform<B::Packed>, &[(i64, usize)]),
         keys: &EvaluationKeys<B::Packed>,
         ended: &mut dyn FnMut(&'static str),
     ) -> Result<Ct<B>> {
@@ -450,6 +447,9 @@ impl<B: Backend> Bootstrapper<B> {
         let mut ct = evaluator.truncated(a, params.limbs(0))?;
         // The matrices expect exactly this scale.
         evaluator.require_scale("bootstrap", &ct, params.scale(0))?;
+        if self.start != 0 {
+            ct = evaluator.automorphism(&ct, evaluator.galois_of_rotation(self.start), keys)?;
+        }
         for matrix in self.to_coefficients.iter().chain([last]) {
             ct = evaluator.sum_of_transforms(&[(&ct, matrix)], keys)?;
         }
@@ -490,29 +490,6 @@ impl<B: Backend> Bootstrapper<B> {
     }
 }
 
-impl<B: Backend> Fold<B> {
-    fn new(evaluator: &Evaluator<B>, layout: &BootstrapLayout) -> Result<Self> {
-        let params = evaluator.params();
-        let limbs = layout.after_exponential(params);
-        // The exponential ends at the scale of the top level.
-        let target = params.scale(params.level(limbs - 1).unwrap_or(params.top_level()));
-        let scale = evaluator.last_prime(limbs) * target / params.scale(params.top_level());
-        let mut units = vec![Complex64::ONE; 2 * layout.slots];
-        units.iter_mut().skip(layout.slots).for_each(|u| *u = Complex64::I);
-        let basis = hetal_ring::Basis { q: limbs, p: 0 };
-        Ok(Self { slots: layout.slots as i64, units: evaluator.encode(&units, scale, basis)?, limbs })
-    }
-
-    /// From `(re, im)` side by side to `re + i im` twice.
-    fn apply(&self, evaluator: &Evaluator<B>, halves: Ct<B>, keys: &EvaluationKeys<B::Packed>) -> Result<Ct<B>> {
-        let product = evaluator.sum_of_plain_products(&[(&halves, &self.units)], self.limbs)?;
-        let mut out = evaluator.rescale(product)?;
-        let swapped = evaluator.automorphism(&out, evaluator.galois_of_rotation(self.slots), keys)?;
-        evaluator.add_assign(&mut out, &swapped)?;
-        Ok(out)
-    }
-}
-
 /// The limbs and the scale of the lowest level, at which a bootstrap begins.
 fn bottom<B: Backend>(evaluator: &Evaluator<B>) -> (usize, f64) {
     let params = evaluator.params();
@@ -534,12 +511,16 @@ fn message_factor(params: &Params, log_bound: u32) -> f64 {
 /// The successive sums with its rotations, which leave only the coefficients of a subring.
 fn traced<B: Backend>(
     evaluator: &Evaluator<B>,
-    rotations: &[i64],
+    rotations: &[(i64, usize)],
     mut z: Ct<B>,
     keys: &EvaluationKeys<B::Packed>,
 ) -> Result<Ct<B>> {
-    for &rotation in rotations {
-        let rotated = evaluator.automorphism(&z, evaluator.galois_of_rotation(rotation), keys)?;
+    for &(rotation, times) in rotations {
+        let galois = evaluator.galois_of_rotation(rotation);
+        let mut rotated = evaluator.automorphism(&z, galois, keys)?;
+        for _ in 1..times {
+            rotated = evaluator.automorphism(&rotated, galois, keys)?;
+        }
         evaluator.add_assign(&mut z, &rotated)?;
     }
     Ok(z)

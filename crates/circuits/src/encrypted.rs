@@ -1,12 +1,11 @@
 //! The engine on ciphertexts, over any backend.
 
-use crate::bootstrap::BsgsSplit;
 use crate::engine::{Diagonal, Engine, Multiplication};
 use crate::key_list::KeyList;
-use crate::{Bootstrapper, Error, Result, bootstrap, clear};
+use crate::{Bootstrapper, Error, KeyPlan, Result, bootstrap, clear};
 use hetal_ckks::{
     Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, LiftForm, LinearTransform, Params, Pattern, Plaintext,
-    RoundedCiphertext,
+    RoundedCiphertext, Steps,
 };
 use hetal_ring::Basis;
 use num_complex::Complex64;
@@ -77,17 +76,17 @@ pub struct EncodedMatrix<P> {
 /// purpose with the limbs of its largest ciphertext. `circuit` comes from a dry run on
 /// [`crate::Clear`].
 pub fn keys(params: &Params, circuit: &clear::KeyRequirements) -> Vec<(KeyId, usize)> {
-    keys_with_split(params, circuit, BsgsSplit::default())
+    keys_with_plan(params, circuit, KeyPlan::default())
 }
 
-/// [`keys`] for bootstraps with another split into baby and giant steps.
-pub fn keys_with_split(params: &Params, circuit: &clear::KeyRequirements, split: BsgsSplit) -> Vec<(KeyId, usize)> {
+/// [`keys`] for the bootstraps of another plan.
+pub fn keys_with_plan(params: &Params, circuit: &clear::KeyRequirements, plan: KeyPlan) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
     circuit.rotations.iter().for_each(|&(k, level)| list.want_rotation(k, params.limbs(level)));
     circuit.relinearisation.iter().for_each(|&level| list.want(KeyId::Relinearisation, params.limbs(level)));
     circuit.conjugation.iter().for_each(|&level| list.want_conjugation(params.limbs(level)));
     if !circuit.bounds.is_empty() {
-        bootstrap::keys_with_split(params, split).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
+        bootstrap::keys_with_plan(params, plan).into_iter().for_each(|(id, limbs)| list.want(id, limbs));
     }
     list.into_vec()
 }
@@ -399,7 +398,7 @@ impl<B: Backend> Engine for Encrypted<B> {
         }
         let scale = self.multiplier_scale(place)?;
         let basis = self.params().key_basis(self.params().limbs(place.at));
-        let matrix = self.evaluator.encode_matrix(&by_rotation, |r| r, scale, basis)?;
+        let matrix = self.evaluator.encode_matrix(&by_rotation, Steps::inner(slots), scale, basis)?;
         self.healthy(EncodedMatrix { matrix, place })
     }
 

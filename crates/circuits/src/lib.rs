@@ -6,6 +6,7 @@ pub mod encrypted;
 pub mod engine;
 mod error;
 mod key_list;
+mod key_plan;
 pub mod polynomial;
 
 pub use bootstrap::Bootstrapper;
@@ -14,4 +15,5 @@ pub use encrypted::{EncodedMatrix, EncodedVector, Encrypted, LeveledCiphertext, 
 pub use engine::{Diagonal, Engine, Multiplication};
 pub use error::{Error, Result};
 pub use hetal_ckks::LiftForm;
+pub use key_plan::KeyPlan;
 pub use num_complex::Complex64;

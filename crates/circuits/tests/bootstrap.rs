@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_circuits::bootstrap::{self, BootstrapBounds, BsgsSplit};
-use hetal_circuits::{Bootstrapper, Error};
+use hetal_circuits::bootstrap::{self, BootstrapBounds};
+use hetal_circuits::{Bootstrapper, Error, KeyPlan};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
 use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
+
+const PLANS: [KeyPlan; 4] = [KeyPlan::Most, KeyPlan::Fast, KeyPlan::Balanced, KeyPlan::Small];
 
 fn client_with(wanted: impl FnOnce(&TestOwner) -> Vec<(KeyId, usize)>) -> (TestOwner, EvaluationKeys<PackedPoly>) {
     let client = TestOwner::new("insecure-toy11", 1);
@@ -18,14 +20,12 @@ fn client_with(wanted: impl FnOnce(&TestOwner) -> Vec<(KeyId, usize)>) -> (TestO
 
 #[test]
 fn bootstraps_return_the_message_at_the_top_level() {
-    for steps in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
-        bootstraps_with(steps);
-    }
+    PLANS.into_iter().for_each(bootstraps_with);
 }
 
-fn bootstraps_with(steps: BsgsSplit) {
-    let (client, keys) = client_with(|client| bootstrap::keys_with_split(&client.params, steps));
-    let bootstrapper = Bootstrapper::with_split(&client.evaluator, &[0, 2], steps).unwrap();
+fn bootstraps_with(plan: KeyPlan) {
+    let (client, keys) = client_with(|client| bootstrap::keys_with_plan(&client.params, plan));
+    let bootstrapper = Bootstrapper::with_plan(&client.evaluator, &[0, 2], plan).unwrap();
     let slots = client.params.slots();
     let constant = vec![Complex64::new(0.5, -0.25); slots];
     for (name, v) in [("random", complex_vector(slots, 9)), ("constant", constant)] {
@@ -36,7 +36,7 @@ fn bootstraps_with(steps: BsgsSplit) {
             assert_eq!(out.limbs, client.params.limbs(13));
             let got = client.decrypt(&out);
             let (max, mean) = (max_error(&got, &v) / bound, mean_error(&got, &v) / bound);
-            println!("{steps:?}, {name}, bound {bound}: max 2^{:.2}, mean 2^{:.2}", max.log2(), mean.log2());
+            println!("{plan:?}, {name}, bound {bound}: max 2^{:.2}, mean 2^{:.2}", max.log2(), mean.log2());
             assert!(max < 2f64.powi(-21), "{name}, bound {bound}: max 2^{:.2}", max.log2());
             assert!(mean < 2f64.powi(-24), "{name}, bound {bound}: mean 2^{:.2}", mean.log2());
         }
@@ -48,18 +48,18 @@ fn bootstraps_with(steps: BsgsSplit) {
 #[test]
 fn other_numbers_of_matrices_bootstrap_too() {
     let full = Params::named("full").unwrap().literal().clone();
-    for matrices in [1, 9] {
+    for (matrices, plan) in [1, 9].into_iter().flat_map(|count| [KeyPlan::Fast, KeyPlan::Small].map(|p| (count, p))) {
         let coeffs_to_slots = prime::ntt_primes_below(50, 10, matrices).into();
         let literal = ParamsLiteral { name: "insecure-other10".into(), log_n: 10, coeffs_to_slots, ..full.clone() };
         let client = TestOwner::of(Params::new(literal).unwrap(), 3, Isa::detect());
         let mut keys = EvaluationKeys::default();
-        client.add_keys(&mut keys, bootstrap::keys(&client.params));
-        let bootstrapper = Bootstrapper::new(&client.evaluator, &[0]).unwrap();
+        client.add_keys(&mut keys, bootstrap::keys_with_plan(&client.params, plan));
+        let bootstrapper = Bootstrapper::with_plan(&client.evaluator, &[0], plan).unwrap();
         let v = complex_vector(client.params.slots(), 9);
         let ct = client.encrypt(&v, 0);
         let out = bootstrapper.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap();
         let error = max_error(&client.decrypt(&out), &v);
-        println!("{matrices} matrices: max 2^{:.2}", error.log2());
+        println!("{matrices} matrices, {plan:?}: max 2^{:.2}", error.log2());
         assert!(error < 2f64.powi(-20), "{matrices} matrices: 2^{:.2}", error.log2());
         let refused = bootstrapper.bootstrap_precise(&client.evaluator, &ct, 0, &keys).err();
         assert_eq!(refused, Some(Error::NoPreciseBootstrap { set: "insecure-other10".into() }));
@@ -123,16 +123,16 @@ fn two_real_vectors_share_a_bootstrap() {
     }
 }
 
-/// Vectors of real numbers that repeat, in every split, after every number of slots: 16 and 128 are
-/// served by the same matrices, 1024 are all slots. Keys are those of any bootstrap.
+/// Vectors of real numbers that repeat, with every plan, after every number of slots: 16 and 128
+/// are served by the same matrices, 1024 are all slots. Keys are those of any bootstrap.
 #[test]
 fn real_vectors_that_repeat_need_no_keys_of_their_own() {
     const PERIODS: [usize; 5] = [16, 128, 256, 512, 1024];
-    for split in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
-        let (client, keys) = client_with(|client| bootstrap::keys_with_split(&client.params, split));
+    for plan in PLANS {
+        let (client, keys) = client_with(|client| bootstrap::keys_with_plan(&client.params, plan));
         let periodic = PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]).collect();
         let bounds = BootstrapBounds { periodic, ..BootstrapBounds::from(&[0, 3]) };
-        let bootstrapper = Bootstrapper::with_split(&client.evaluator, &bounds, split).unwrap();
+        let bootstrapper = Bootstrapper::with_plan(&client.evaluator, &bounds, plan).unwrap();
         let random = complex_vector(client.params.slots(), 12);
         for (period, log_bound) in PERIODS.into_iter().flat_map(|period| [(period, 0), (period, 3)]) {
             let bound = f64::from(1 << log_bound);
@@ -146,7 +146,7 @@ fn real_vectors_that_repeat_need_no_keys_of_their_own() {
             let (mean, mean_whole) = (mean_error(&got, &v) / bound, mean_error(&as_whole, &v) / bound);
             let max = max_error(&got, &v) / bound;
             println!(
-                "{split:?}, {period} slots, bound {bound}: max 2^{:.2}, mean 2^{:.2}; 2^{:.2} of all slots",
+                "{plan:?}, {period} slots, bound {bound}: max 2^{:.2}, mean 2^{:.2}; 2^{:.2} of all slots",
                 max.log2(),
                 mean.log2(),
                 mean_whole.log2()

@@ -6,14 +6,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use hetal_circuits::Bootstrapper;
 use hetal_circuits::bootstrap::{self, BootstrapBounds, lift};
+use hetal_circuits::{Bootstrapper, KeyPlan};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, LiftForm};
 use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{TempDir, TestOwner, complex_vector};
 
-const ANSWERS: [(&str, &str); 12] = [
+const ANSWERS: [(&str, &str); 16] = [
     ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
     ("Galois key", "671c7aaa73ab7dfbe00033eeb231476f"),
     ("seeded ciphertext", "6db8cdd6c6a5b08b76c78dd0cc17d9c8"),
@@ -26,6 +26,10 @@ const ANSWERS: [(&str, &str); 12] = [
     ("rounded ciphertext", "04682aeb1d2f3f7491e311f7288d529c"),
     ("lift", "d9de2b8e03c898382fb1b81a1854651e"),
     ("real lift", "5ddfea0fd34e716f8473bafc73afac05"),
+    ("balanced bootstrap", "5201873c014b484a106259fb5fb445e9"),
+    ("balanced periodic bootstrap", "da64e6dc32e4288d8544222058b3f488"),
+    ("small bootstrap", "def3c0b3fb80c696eba42923905eff12"),
+    ("small periodic bootstrap", "62fb45648aa5e9afb94e52d20e9be022"),
 ];
 
 /// The first 16 bytes of the hash.
@@ -86,6 +90,18 @@ fn answers(isa: Isa) -> Vec<(&'static str, String)> {
             LiftForm::Real => bootstrapper.lift_real(evaluator, &unlifted, 2, &keys),
         };
         add(&mut out, &client, name, &lifted.unwrap());
+    }
+    for (plan, names) in [
+        (KeyPlan::Balanced, ["balanced bootstrap", "balanced periodic bootstrap"]),
+        (KeyPlan::Small, ["small bootstrap", "small periodic bootstrap"]),
+    ] {
+        let mut keys = EvaluationKeys::default();
+        client.add_keys(&mut keys, bootstrap::keys_with_plan(&client.params, plan));
+        let bootstrapper = Bootstrapper::with_plan(evaluator, &bounds, plan).unwrap();
+        let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
+        add(&mut out, &client, names[0], &fresh);
+        let fresh = bootstrapper.bootstrap_periodic(evaluator, &client.encrypt(&repeating, 0), 256, 0, &keys).unwrap();
+        add(&mut out, &client, names[1], &fresh);
     }
     out
 }

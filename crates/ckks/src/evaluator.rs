@@ -3,7 +3,7 @@
 
 mod linear;
 
-pub use linear::{GiantStep, LinearTransform};
+pub use linear::{GiantStep, LinearTransform, Steps};
 
 use crate::backend::{Backend, Halves, Pair};
 use crate::encoder::rounded;

@@ -4,6 +4,7 @@ pub mod connection;
 pub mod data;
 pub mod hyper_parameters;
 pub mod inputs;
+pub mod key_plan;
 pub mod passphrase;
 pub mod preparation;
 pub mod row_form;

@@ -132,6 +132,12 @@ pub enum Error {
     /// Weights of rows or classes cannot be used.
     #[error(transparent)]
     Weights(#[from] crate::data::WeightError),
+    /// The server does not take keys of the wished plan.
+    #[error("the server takes no keys of the key plan {plan}: choose another one, or leave the choice to the program")]
+    KeyPlan {
+        /// The plan.
+        plan: &'static str,
+    },
     /// The server does not take rows in the wished form.
     #[error("the server takes no rows in the form {form}: choose another one, or leave the choice to the program")]
     RowForm {

@@ -6,7 +6,7 @@ use crate::ciphertexts::LOGIT_LIMBS;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::{ciphertext_len, key_set_len, rounded_ciphertext_len, seeded_ciphertext_len};
 use hetal_ckks::{KeyId, Params, ROUNDED_BITS};
-use hetal_learn::{Circuit, Geometry, LevelPlan, RowForm, RowVector};
+use hetal_learn::{Circuit, Geometry, KeyPlan, LevelPlan, RowForm, RowVector};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// of `full`.
 const BESIDE_KEYS: u64 = 92 << 10;
 
-/// The inputs of a layout. Project folders store it as an array of four numbers, and of a fifth
-/// element if rows have weights.
+/// The inputs of a layout. Project folders store it as an array of four numbers, of a fifth element
+/// if rows have weights, and of a fifth and sixth if its key plan is not [`KeyPlan::Fast`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "StoredShape", into = "StoredShape")]
 pub struct LayoutShape {
@@ -31,6 +31,8 @@ pub struct LayoutShape {
     pub range: f64,
     /// Whether rows have weights.
     pub weighted: bool,
+    /// How many keys the server gets.
+    pub key_plan: KeyPlan,
 }
 
 /// A shape in a project folder.
@@ -39,25 +41,32 @@ pub struct LayoutShape {
 enum StoredShape {
     Plain(usize, usize, usize, f64),
     Weighted(usize, usize, usize, f64, bool),
+    Planned(usize, usize, usize, f64, bool, KeyPlan),
 }
 
 impl From<StoredShape> for LayoutShape {
     fn from(stored: StoredShape) -> Self {
-        let (batch, features, classes, range, weighted) = match stored {
-            StoredShape::Plain(batch, features, classes, range) => (batch, features, classes, range, false),
+        let (batch, features, classes, range, weighted, key_plan) = match stored {
+            StoredShape::Plain(batch, features, classes, range) => {
+                (batch, features, classes, range, false, KeyPlan::Fast)
+            }
             StoredShape::Weighted(batch, features, classes, range, weighted) => {
-                (batch, features, classes, range, weighted)
+                (batch, features, classes, range, weighted, KeyPlan::Fast)
+            }
+            StoredShape::Planned(batch, features, classes, range, weighted, key_plan) => {
+                (batch, features, classes, range, weighted, key_plan)
             }
         };
-        Self { batch, features, classes, range, weighted }
+        Self { batch, features, classes, range, weighted, key_plan }
     }
 }
 
 impl From<LayoutShape> for StoredShape {
-    fn from(LayoutShape { batch, features, classes, range, weighted }: LayoutShape) -> Self {
-        match weighted {
-            false => Self::Plain(batch, features, classes, range),
-            true => Self::Weighted(batch, features, classes, range, weighted),
+    fn from(LayoutShape { batch, features, classes, range, weighted, key_plan }: LayoutShape) -> Self {
+        match (weighted, key_plan) {
+            (false, KeyPlan::Fast) => Self::Plain(batch, features, classes, range),
+            (true, KeyPlan::Fast) => Self::Weighted(batch, features, classes, range, weighted),
+            _ => Self::Planned(batch, features, classes, range, weighted, key_plan),
         }
     }
 }
@@ -74,8 +83,8 @@ pub struct Layout {
 impl Layout {
     /// Creates the layout of a shape.
     pub fn new(params: Arc<Params>, shape: LayoutShape) -> Result<Self> {
-        let LayoutShape { batch, features, classes, range, weighted } = shape;
-        let level_plan = LevelPlan::of(weighted);
+        let LayoutShape { batch, features, classes, range, weighted, key_plan } = shape;
+        let level_plan = LevelPlan::of(weighted).with_keys(key_plan);
         let circuit = Circuit::with_plan(params.slots(), batch, features, classes, range, level_plan)?;
         Ok(Self { params, circuit, batch })
     }
@@ -107,29 +116,34 @@ impl Layout {
 
     /// The keys that the server needs, for this range and all wider ones.
     pub fn keys(&self) -> Result<Vec<(KeyId, usize)>> {
-        Ok(encrypted::keys(&self.params, &self.circuit.keys(self.params.top_level())?))
+        let circuit = self.circuit.keys(self.params.top_level())?;
+        Ok(encrypted::keys_with_plan(&self.params, &circuit, self.level_plan().key_plan()))
     }
 
     /// The layout as text. Key sets are found by it.
     pub fn key(&self) -> String {
-        let (LayoutShape { features, classes, range, weighted, .. }, rows) = (self.shape(), self.geometry().rows());
+        let LayoutShape { features, classes, range, weighted, key_plan, .. } = self.shape();
+        let rows = self.geometry().rows();
         let weights = if weighted { ", weights of rows" } else { "" };
-        format!("{rows} rows, {features} features, {classes} classes, range {range}{weights}")
+        let plan = if key_plan == KeyPlan::Fast { String::new() } else { format!(", key plan {}", key_plan.name()) };
+        format!("{rows} rows, {features} features, {classes} classes, range {range}{weights}{plan}")
     }
 
     /// The file name of its key set in a project.
     pub fn key_file(&self) -> String {
-        let (LayoutShape { features, classes, range, weighted, .. }, rows) = (self.shape(), self.geometry().rows());
+        let LayoutShape { features, classes, range, weighted, key_plan, .. } = self.shape();
+        let rows = self.geometry().rows();
         let weights = if weighted { "-weighted" } else { "" };
-        format!("keys-{rows}-{features}-{classes}-{range}{weights}.hetal")
+        let plan = if key_plan == KeyPlan::Fast { String::new() } else { format!("-{}", key_plan.name()) };
+        format!("keys-{rows}-{features}-{classes}-{range}{weights}{plan}.hetal")
     }
 
     /// The inputs of [`Layout::new`].
     pub fn shape(&self) -> LayoutShape {
         let g = self.geometry();
         let range = self.circuit.ranges().first().copied().unwrap_or(0.0);
-        let weighted = self.level_plan().is_weighted();
-        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range, weighted }
+        let (weighted, key_plan) = (self.level_plan().is_weighted(), self.level_plan().key_plan());
+        LayoutShape { batch: self.batch, features: g.features(), classes: g.classes(), range, weighted, key_plan }
     }
 
     fn limbs(&self, level: usize) -> usize {
@@ -200,13 +214,19 @@ pub fn server_bytes(params: &Params, keys: &[(KeyId, usize)]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hetal_ckks::security;
 
     /// Shapes without weights are stored as before, and stored ones are read.
     #[test]
     fn shapes_are_stored_as_arrays() {
-        let plain = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false };
+        let key_plan = KeyPlan::Fast;
+        let plain = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false, key_plan };
         let weighted = LayoutShape { weighted: true, ..plain };
-        for (shape, text) in [(plain, "[32,6,3,128.0]"), (weighted, "[32,6,3,128.0,true]")] {
+        for (shape, text) in [
+            (plain, "[32,6,3,128.0]"),
+            (weighted, "[32,6,3,128.0,true]"),
+            (LayoutShape { key_plan: KeyPlan::Small, ..plain }, "[32,6,3,128.0,false,\"Small\"]"),
+        ] {
             assert_eq!(serde_json::to_string(&shape).unwrap(), text);
             assert_eq!(serde_json::from_str::<LayoutShape>(text).unwrap(), shape);
         }
@@ -219,7 +239,8 @@ mod tests {
     #[test]
     fn weights_take_a_ciphertext() {
         let params = Arc::new(Params::named("insecure-toy11").unwrap());
-        let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 32.0, weighted: false };
+        let shape =
+            LayoutShape { batch: 32, features: 6, classes: 3, range: 32.0, weighted: false, key_plan: KeyPlan::Fast };
         let plain = Layout::new(Arc::clone(&params), shape).unwrap();
         let weighted = Layout::new(Arc::clone(&params), LayoutShape { weighted: true, ..shape }).unwrap();
         let level = weighted.level_plan().row_weights();
@@ -233,5 +254,40 @@ mod tests {
         assert_eq!(plain.row_bytes(RowForm::Coefficients, false), blocks * one);
         assert_eq!((plain.shape(), weighted.shape().weighted), (shape, true));
         assert!(plain.key() != weighted.key() && plain.key_file() != weighted.key_file());
+    }
+
+    /// Checks a key against the security table, under the secret that it is encrypted with.
+    fn assert_secure(params: &Params, (id, limbs): (KeyId, usize)) {
+        let literal = params.literal();
+        let weight = if id == KeyId::ToSparse { literal.sparse_weight } else { literal.secret_weight };
+        let log_qp = params.log_qp(id.basis(params, limbs));
+        let refused = |bits| security::require(&id.to_string(), params.log_n(), weight, bits).is_err();
+        assert!(!refused(log_qp), "{id} of {limbs} limbs: {log_qp} bits, weight {weight}");
+        let most = security::largest_log_qp(params.log_n(), weight);
+        assert!(!refused(most) && refused(most + 1.0), "one bit beyond the table");
+    }
+
+    /// Key sets of the shapes of the paper in MB, by plan.
+    #[test]
+    fn balanced_key_sets_stay_small_for_every_shape() {
+        let params = Arc::new(Params::named("full").unwrap());
+        for (name, batch, features, classes) in [
+            ("mnist", 1024, 768, 10),
+            ("cifar10", 2048, 768, 10),
+            ("facemask", 512, 768, 2),
+            ("dermamnist", 1024, 768, 7),
+            ("snips", 1024, 768, 7),
+        ] {
+            let sizes = KeyPlan::OFFERED.map(|key_plan| {
+                let shape = LayoutShape { batch, features, classes, range: 32.0, weighted: false, key_plan };
+                let layout = Layout::new(Arc::clone(&params), shape).unwrap();
+                let keys = layout.keys().unwrap();
+                keys.iter().for_each(|&key| assert_secure(&params, key));
+                (keys.len(), layout.key_bytes(&keys).unwrap() as f64 / 1e6)
+            });
+            println!("{name}: {sizes:?}");
+            let [fast, balanced, small] = sizes.map(|(_, megabytes)| megabytes);
+            assert!(balanced < 1270.0 && small < 1030.0 && balanced < 0.65 * fast, "{name}: {sizes:?}");
+        }
     }
 }

@@ -46,10 +46,18 @@ mod tests {
     use super::*;
     use crate::layout::LayoutShape;
     use hetal_ckks::Params;
+    use hetal_learn::KeyPlan;
     use std::sync::Arc;
 
     fn layout() -> Layout {
-        let shape = LayoutShape { batch: 1024, features: 768, classes: 7, range: 32.0, weighted: false };
+        let shape = LayoutShape {
+            batch: 1024,
+            features: 768,
+            classes: 7,
+            range: 32.0,
+            weighted: false,
+            key_plan: KeyPlan::Fast,
+        };
         Layout::new(Arc::new(Params::named("full").unwrap()), shape).unwrap()
     }
 

@@ -5,7 +5,7 @@
 
 use hetal_client::layout::LayoutShape;
 use hetal_client::project::{KeySet, ReleaseBudget, Rotation, ServerSettings};
-use hetal_client::{Project, fuzz_targets};
+use hetal_client::{KeyPlan, Project, fuzz_targets};
 use hetal_testkit::TempDir;
 use hetal_testkit::allocation::CountingAllocator;
 use hetal_testkit::fuzz::{feed, runs};
@@ -32,7 +32,8 @@ fn settings() -> Vec<Vec<u8>> {
     let folder = TempDir::new();
     let mut project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
     let fresh = std::fs::read(folder.path().join("project.json")).unwrap();
-    let shape = LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false };
+    let shape =
+        LayoutShape { batch: 32, features: 6, classes: 3, range: 128.0, weighted: false, key_plan: KeyPlan::Fast };
     let weighted = LayoutShape { weighted: true, ..shape };
     let keys = KeySet {
         blob: "00".repeat(32),
@@ -84,7 +85,9 @@ fn offers() -> Vec<Vec<u8>> {
     let (defaults, bounds) = (Some(terms()), Some(v1::Bounds { rate_least: Some(0.5), ..v1::Bounds::default() }));
     let (version, program) = (hetal_wire::VERSION, "hetal-server".to_owned());
     let (row_forms, lift_seconds) = (vec![1, 2, 7], 0.0125);
-    vec![v1::Offer { version, program, sets: vec![set; 2], defaults, bounds, row_forms, lift_seconds }.encode_to_vec()]
+    let (sets, key_plans) = (vec![set; 2], vec![1, 2, 3, 9]);
+    let offer = v1::Offer { version, program, sets, defaults, bounds, row_forms, lift_seconds, key_plans };
+    vec![offer.encode_to_vec()]
 }
 
 fn progress() -> v1::Progress {

@@ -11,7 +11,7 @@ use hetal_client::rpc::Remote;
 use hetal_client::training::{ProgressEvent, Trained, TrainingOptions, TrainingRun};
 use hetal_client::{Error, Labelled, Layout, Model, Owner, Project, Result, RowFormWish, TrainingData, keys, predict};
 use hetal_keys::{Passphrase, locked_file};
-use hetal_learn::{Matrix, Scaling, Verdict, Wishes};
+use hetal_learn::{KeyPlan, Matrix, Scaling, Verdict, Wishes};
 use hetal_testkit::TempDir;
 use hetal_wire::v1;
 use liar::{BATCH, EPOCHS, Liar, Lie};
@@ -61,7 +61,14 @@ impl Stage {
         let (training, validation) = (rows(0..62), rows(62..70));
         let task = TrainingData::new(&training, Some(&validation), &Preparation::scaled(Scaling::None)).unwrap();
         let mut project = Project::open(&folder.path().join("p"), Some(SET)).unwrap();
-        let shape = LayoutShape { batch: BATCH, features: FEATURES, classes: 3, range: 128.0, weighted: false };
+        let shape = LayoutShape {
+            batch: BATCH,
+            features: FEATURES,
+            classes: 3,
+            range: 128.0,
+            weighted: false,
+            key_plan: KeyPlan::Fast,
+        };
         let layout = Layout::new(keys::params(&project).unwrap(), shape).unwrap();
         let owner = keys::owner(&mut project).unwrap();
         keys::ensure_set(&mut project, &owner, &layout, &mut |_| ()).unwrap();

@@ -7,7 +7,7 @@ use crate::memory::CHUNK;
 use crate::selftest::{RingPrimes, compare, probe};
 use crate::{Arithmetic, CudaBackend, CudaPoly, CudaRoutine, Error};
 use hetal_circuits::bootstrap::{self, BootstrapBounds};
-use hetal_circuits::{Bootstrapper, Encrypted, encrypted};
+use hetal_circuits::{Bootstrapper, Encrypted, KeyPlan, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
@@ -151,6 +151,42 @@ fn bootstraps_give_the_cpus_bytes() {
     let inputs = [&x, &y].map(|ct| dry_run.upload_ciphertext(ct));
     drop(bootstraps(&dry_bootstrapper, &evaluator, inputs.each_ref(), &keys));
     assert!(dry_run.peak_bytes().abs_diff(held) <= held / 100, "{} and {held} bytes", dry_run.peak_bytes());
+}
+
+/// Nested outer rotations and middle rotations, kernel by kernel, recorded and replayed.
+#[test]
+fn bootstraps_with_fewer_keys_give_the_cpus_bytes() {
+    if !is_present() {
+        return;
+    }
+    let client = TestOwner::new("insecure-toy11", 5);
+    let params = &client.params;
+    let ct = client.encrypt(&complex_vector(params.slots(), 3), 0);
+    let gpu = Arc::new(CudaBackend::emulated(params.log_n(), params.chain(), params.special()).unwrap());
+    let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
+    let input = gpu.upload_ciphertext(&ct);
+    for plan in [KeyPlan::Balanced, KeyPlan::Small] {
+        let mut keys = EvaluationKeys::default();
+        client.add_keys(&mut keys, bootstrap::keys_with_plan(params, plan));
+        let on_cpu = Bootstrapper::with_plan(&client.evaluator, bounds(), plan).unwrap();
+        let expected = [
+            on_cpu.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap(),
+            on_cpu.bootstrap_periodic(&client.evaluator, &ct, 256, 0, &keys).unwrap(),
+        ];
+        let (on_gpu, keys) = (Bootstrapper::with_plan(&evaluator, bounds(), plan).unwrap(), gpu.upload_keys(&keys));
+        for _ in 0..3 {
+            let got = [
+                on_gpu.bootstrap(&evaluator, &input, 0, &keys).unwrap(),
+                on_gpu.bootstrap_periodic(&evaluator, &input, 256, 0, &keys).unwrap(),
+            ];
+            for (got, expected) in got.iter().zip(&expected) {
+                assert!(gpu.download(&got.c0) == client.ring.download(&expected.c0), "{plan:?}");
+                assert!(gpu.download(&got.c1) == client.ring.download(&expected.c1), "{plan:?}");
+            }
+        }
+        let graphs = gpu.graphs();
+        assert_eq!((graphs.recorded, graphs.ended), (2, None), "{plan:?}");
+    }
 }
 
 #[test]

@@ -5,12 +5,13 @@
 
 pub mod engine;
 pub mod harness;
+pub mod key_plan;
 pub mod local_owner;
 
 use crate::Result;
 use engine::{EngineKind, open_gpu};
 use harness::{ClearHarness, EncryptedHarness, Harness};
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_circuits::clear::{Clear, KeyRequirements};
 use hetal_ckks::Params;
 use hetal_cuda::CudaBackend;
@@ -30,13 +31,13 @@ pub trait Experiment {
     fn run<H: Harness>(&self, harness: &H) -> Result<Self::Output>;
 }
 
-/// Which GPU is used, and how it bootstraps.
+/// Which GPU is used, and the keys of any engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GpuOptions {
     /// The number of the GPU.
     pub device: usize,
-    /// The split of bootstrapping matrices: more keys, or more work.
-    pub split: BsgsSplit,
+    /// How many keys bootstraps use.
+    pub key_plan: KeyPlan,
 }
 
 /// The output of an experiment, and the time before it started.
@@ -52,9 +53,9 @@ pub enum Runner {
     /// Plain numbers, with the slots and levels of a parameter set.
     Clear(Params),
     /// Ciphertexts on the CPU.
-    Cpu(LocalOwner),
+    Cpu(LocalOwner, KeyPlan),
     /// Ciphertexts on a GPU.
-    Cuda(LocalOwner, Arc<CudaBackend>, BsgsSplit),
+    Cuda(LocalOwner, Arc<CudaBackend>, KeyPlan),
 }
 
 impl Runner {
@@ -62,11 +63,11 @@ impl Runner {
     pub fn new(kind: EngineKind, set: &str, gpu: GpuOptions) -> Result<Self> {
         Ok(match kind {
             EngineKind::Clear => Self::Clear(Params::named(set)?),
-            EngineKind::Cpu => Self::Cpu(LocalOwner::new(set)?),
+            EngineKind::Cpu => Self::Cpu(LocalOwner::new(set)?, gpu.key_plan),
             EngineKind::Cuda => {
                 let owner = LocalOwner::new(set)?;
                 let backend = open_gpu(&owner.params, gpu.device)?;
-                Self::Cuda(owner, backend, gpu.split)
+                Self::Cuda(owner, backend, gpu.key_plan)
             }
         })
     }
@@ -92,13 +93,13 @@ impl Runner {
                 let harness = ClearHarness::new(Clear::new(params.slots(), params.top_level()));
                 Ok(TimedRun { output: experiment.run(&harness)?, setup_seconds: 0.0 })
             }
-            Self::Cpu(owner) => {
-                let engine = owner.engine(&experiment.required_keys()?)?;
+            Self::Cpu(owner, key_plan) => {
+                let engine = owner.engine_on(Arc::clone(&owner.ring), &experiment.required_keys()?, *key_plan)?;
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }
-            Self::Cuda(owner, gpu, split) => {
-                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *split)?;
+            Self::Cuda(owner, gpu, key_plan) => {
+                let engine = owner.engine_on(Arc::clone(gpu), &experiment.required_keys()?, *key_plan)?;
                 let setup_seconds = start.elapsed().as_secs_f64();
                 Ok(TimedRun { output: experiment.run(&EncryptedHarness::new(owner, &engine))?, setup_seconds })
             }

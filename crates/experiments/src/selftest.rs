@@ -6,7 +6,7 @@ use crate::report::{output, progress};
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
 use crate::runner::local_owner::LocalOwner;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Complex64, Encrypted, Engine, LeveledCiphertext, LiftForm};
 use hetal_ckks::{Backend, Ciphertext, Evaluator, Params};
@@ -157,7 +157,7 @@ fn compare_operations<A: Backend, B: Backend>(a: &Arc<A>, b: &Arc<B>, params: &P
 fn circuit_results<B: DeviceBackend>(set: &str, isa: Isa, backend: &Arc<B>) -> Result<Vec<HashedResult>> {
     let owner = LocalOwner::with_seeds(set, isa, Box::new(TestSeeds::insecure(41)))?;
     let circuit = SelfTestCircuit::new(&owner.params)?;
-    let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, BsgsSplit::FewKeys)?;
+    let engine = owner.engine_on(Arc::clone(backend), &circuit.required_keys(&owner.params)?, KeyPlan::Fast)?;
     let spinner = progress::spinner("a bootstrap and an iteration");
     let encoder = owner.evaluator();
     let mut run = CircuitRun { owner: &owner, engine: &engine, encoder, circuit, results: Vec::new() };

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId};
+use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId, Steps};
 use hetal_keys::Encryptor;
 use hetal_ring::Basis;
 use hetal_ring::sampler::TestSeeds;
@@ -117,7 +117,7 @@ fn rotations_conjugation_and_missing_keys() {
 }
 
 #[test]
-fn matrices_with_and_without_giant_steps() {
+fn matrices_compose_their_rotations_in_every_way() {
     let client = TestOwner::new("insecure-toy11", 5);
     let e = &client.evaluator;
     let slots = 1024;
@@ -132,19 +132,30 @@ fn matrices_with_and_without_giant_steps() {
     let basis = client.params.key_basis(limbs);
     let a = client.encrypt(&u, level);
     let scale = e.last_prime(limbs);
-    for with_giants in [false, true] {
-        let split = |r: i64| if with_giants { r.rem_euclid(16) } else { r };
-        let matrix = e.encode_matrix(&diagonals, split, scale, basis).unwrap();
+    let batched = Steps { start: 0, middle: 16, outer: 16, nested: false };
+    let with_middle = Steps { middle: 8, ..batched };
+    // In a window that begins at 0, sums may be rotated one after the other.
+    let nested = Steps { start: -32, nested: true, ..with_middle };
+    for (steps, needed) in [
+        (Steps::inner(slots), 10),
+        (batched, 3 + 4 - 1),
+        (with_middle, 1 + 1 + 3),
+        (nested, 2 + 1 + 1),
+        (Steps { middle: 16, ..nested }, 4 + 1),
+        (Steps { outer: 4, middle: 4, ..nested }, 1 + 1),
+    ] {
+        let matrix = e.encode_matrix(&diagonals, steps, scale, basis).unwrap();
+        assert_eq!(matrix.rotations().len(), needed, "{steps:?}");
         let mut keys = EvaluationKeys::default();
         let wanted = matrix.rotations().into_iter().map(|r| (KeyId::Galois(e.galois_of_rotation(r)), limbs));
         client.add_keys(&mut keys, wanted);
         let c = e.sum_of_transforms(&[(&a, &matrix)], &keys).unwrap();
-        assert!(max_error(&client.decrypt(&c), &expected) < 1e-6, "giants: {with_giants}");
+        assert!(max_error(&client.decrypt(&c), &expected) < 1e-6, "{steps:?}");
         let twice = e.transform_many(&a, &[&matrix, &matrix], &keys).unwrap();
-        assert!(max_error(&client.decrypt(&twice[1]), &expected) < 1e-6, "giants: {with_giants}");
+        assert!(max_error(&client.decrypt(&twice[1]), &expected) < 1e-6, "{steps:?}");
         let sum = e.sum_of_transforms(&[(&a, &matrix), (&a, &matrix)], &keys).unwrap();
         let doubled: Vec<_> = expected.iter().map(|z| z * 2.0).collect();
-        assert!(max_error(&client.decrypt(&sum), &doubled) < 2e-6, "giants: {with_giants}");
+        assert!(max_error(&client.decrypt(&sum), &doubled) < 2e-6, "{steps:?}");
     }
 }
 
@@ -156,8 +167,8 @@ fn matrices_for_other_primes_are_refused() {
     let limbs = client.params.limbs(6);
     let (needed, found) = (KeyId::FromSparse(1).basis(&client.params, limbs), client.params.key_basis(limbs));
     let identity = BTreeMap::from([(0, vec![Complex64::ONE; 1024])]);
-    let [for_raised, matrix] =
-        [needed, found].map(|basis| e.encode_matrix(&identity, |r| r, e.last_prime(limbs), basis).unwrap());
+    let [for_raised, matrix] = [needed, found]
+        .map(|basis| e.encode_matrix(&identity, Steps::inner(1024), e.last_prime(limbs), basis).unwrap());
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, [(KeyId::ToSparse, 1)]);
     let a = client.encrypt(&complex_vector(1024, 1), 6);

@@ -1,13 +1,16 @@
 //! The level at which each part of an iteration happens.
 
 use crate::softmax::DIVISION_DEPTH;
+use hetal_circuits::KeyPlan;
 
-/// The levels of one iteration, from the probabilities down to the next logits. The logits end at
-/// level 0, ready to bootstrap.
+/// The levels of one iteration, from the probabilities down to the next logits, and the rotations
+/// there that have keys. The logits end at level 0, ready to bootstrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LevelPlan {
     /// Whether rows have weights, which multiply the probabilities within the softmax.
     weighted: bool,
+    /// Which rotations have keys. Skewed sums rotate a level lower if rotations are chained.
+    key_plan: KeyPlan,
 }
 
 impl LevelPlan {
@@ -18,17 +21,27 @@ impl LevelPlan {
 
     /// The plan of a training whose rows are all alike.
     pub fn lowest() -> Self {
-        Self { weighted: false }
+        Self::of(false)
     }
 
     /// The plan of a training whose rows have weights.
     pub fn weighted() -> Self {
-        Self { weighted: true }
+        Self::of(true)
     }
 
     /// The plan of a training whose rows have weights, or not.
     pub fn of(weighted: bool) -> Self {
-        Self { weighted }
+        Self { weighted, key_plan: KeyPlan::default() }
+    }
+
+    /// The same levels with other keys.
+    pub fn with_keys(self, key_plan: KeyPlan) -> Self {
+        Self { key_plan, ..self }
+    }
+
+    /// Which rotations have keys.
+    pub fn key_plan(self) -> KeyPlan {
+        self.key_plan
     }
 
     /// Whether rows have weights.

@@ -32,6 +32,7 @@ pub use batches::{Batches, CachedBatch, EncryptedPiece};
 pub use circuit::Circuit;
 pub use error::{Error, Result};
 pub use geometry::Geometry;
+pub use hetal_circuits::KeyPlan;
 pub use judge::{Judge, Verdict};
 pub use labelled_matrix::LabelledMatrix;
 pub use level_plan::LevelPlan;

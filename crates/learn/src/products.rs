@@ -1,9 +1,12 @@
 //! The matrix products of an iteration, logits `X W^T` and gradients `D^T X`, for a classifier in a
 //! few ciphertexts.
 
+mod chains;
+
 use crate::nesterov::{LOG_WEIGHT_SCALE, WeightsAndBias};
 use crate::packing::mask;
 use crate::{Error, Geometry, LevelPlan, Result};
+use chains::MaskedRotations;
 use hetal_circuits::{Diagonal, Engine, Multiplication};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,12 +32,13 @@ pub struct Expanded<C> {
 pub struct Products<E: Engine> {
     geometry: Geometry,
     level_plan: LevelPlan,
-    shifts: Vec<E::Transform>,
+    /// The versions of a block for `k` from 1 on.
+    shifts: MaskedRotations<E>,
     groups: Vec<E::Pattern>,
     bias_groups: Vec<E::Plaintext>,
     /// The masks of the last expansion, with its factor.
     scaled_groups: Mutex<Option<(f64, ScaledGroups<E>)>>,
-    skews: Vec<E::Transform>,
+    skews: MaskedRotations<E>,
     compact_groups: Vec<E::Plaintext>,
     compact_bias_groups: Vec<E::Plaintext>,
     /// Keyed by the rows of a batch: all batches but the last have the same number.
@@ -64,14 +68,15 @@ impl<E: Engine> Products<E> {
         };
         let all = g.columns();
         let patterns = (0..g.window()).map(|u| engine.pattern(&group(u, all, 1.0)));
-        let shift = |k| engine.prepare(&shift(g, k), Multiplication::at(level_plan.fresh_features()));
-        let skew = |k| engine.prepare(&skew(g, k, half), Multiplication::at(level_plan.partial_logits()));
+        let is_chained = level_plan.key_plan().chains();
+        let shifts = (1..class_count).map(|k| shift(g, k).into());
+        let skews = (0..class_count).map(|k| skew(g, k, half));
         Ok(Self {
-            shifts: (1..class_count).map(shift).collect::<hetal_circuits::Result<_>>()?,
+            shifts: MaskedRotations::before(engine, shifts, level_plan.fresh_features(), is_chained)?,
             groups: patterns.collect::<hetal_circuits::Result<_>>()?,
             bias_groups: groups(at_one_below(level_plan.weights()), 1, weight_unit())?,
             scaled_groups: Mutex::default(),
-            skews: (0..class_count).map(skew).collect::<hetal_circuits::Result<_>>()?,
+            skews: MaskedRotations::after(engine, skews, level_plan.partial_logits(), is_chained)?,
             compact_groups: groups(Multiplication::at(level_plan.gradient()), all, 1.0)?,
             compact_bias_groups: groups(Multiplication::at(level_plan.gradient()), 1, 1.0)?,
             unskews: Mutex::default(),
@@ -92,11 +97,10 @@ impl<E: Engine> Products<E> {
 
     /// All row-shifted versions of freshly encrypted feature blocks.
     pub fn versions(&self, engine: &E, features: &[E::Ciphertext]) -> Result<Versions<E::Ciphertext>> {
-        let shifts: Vec<_> = self.shifts.iter().collect();
         let versions = |block: &E::Ciphertext| -> Result<Vec<E::Ciphertext>> {
             let block = engine.drop_to(block, self.level_plan.fresh_features())?;
             let mut all = vec![engine.drop_to(&block, self.level_plan.features())?];
-            all.extend(engine.transform_many(&block, &shifts)?);
+            all.extend(self.shifts.of(engine, &block, (-1, self.geometry.rows() as i64))?);
             Ok(all)
         };
         engine.concurrently(features.iter().collect(), versions)
@@ -138,8 +142,7 @@ impl<E: Engine> Products<E> {
     ) -> Result<Vec<E::Ciphertext>> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
         let weights = engine.drop_to(weights, self.level_plan.weights())?;
-        let rotations: Vec<i64> = self.offsets(part).map(|d| self.group_rotation(d)).collect();
-        let rotated = engine.rotate_many(&weights, &rotations)?;
+        let rotated = self.group_rotations(engine, &weights, self.offsets(part))?;
         let block = |(group, block): (usize, usize)| -> Result<E::Ciphertext> {
             let masks = if block < self.geometry.blocks() { groups } else { &self.bias_groups };
             // Group u takes this group from the rotation by group - u, which is entry group - u +
@@ -165,8 +168,8 @@ impl<E: Engine> Products<E> {
             engine.add(&engine.sum_of_products(&terms)?, &weights.bias)
         };
         let partials = engine.concurrently((0..g.padded_classes()).collect(), partial)?;
-        let terms: Vec<_> = partials.iter().zip(&self.skews).collect();
-        let mut sum = engine.sum_of_transforms(&terms)?;
+        let rows = g.rows() as i64;
+        let mut sum = self.skews.sum(engine, &partials, (1 - rows, -rows))?;
         let mut columns = g.padded_classes();
         while columns < g.columns() {
             sum = engine.add(&sum, &engine.rotate(&sum, (columns * g.rows()) as i64)?)?;
@@ -212,8 +215,7 @@ impl<E: Engine> Products<E> {
         factors: WeightsAndBias,
     ) -> Result<(Vec<E::Ciphertext>, E::Ciphertext)> {
         let unskews = self.unskews(engine, rows)?;
-        let rotations: Vec<i64> = unskews.iter().flatten().map(|(rotation, _)| *rotation).collect();
-        let rotated = engine.rotate_many(differences, &rotations)?;
+        let rotated = self.unskew_rotations(engine, differences, &unskews)?;
         let level = self.level_plan.labels();
         let encode = |part: &[(i64, E::Pattern)], factor, place| -> hetal_circuits::Result<Vec<E::Plaintext>> {
             part.iter().map(|(_, pattern)| engine.encode_pattern(pattern, factor, place)).collect()
@@ -259,6 +261,8 @@ impl<E: Engine> Products<E> {
     /// drift apart.
     fn compact(&self, engine: &E, part: usize, folded: &[E::Ciphertext]) -> Result<E::Ciphertext> {
         let (window, blocks) = (self.geometry.window(), self.geometry.blocks_of(part));
+        // Each sum is rotated a group further than the next, and all of them at last.
+        let is_chained = self.level_plan.key_plan().chains();
         let moved = |d: i64| {
             // Group u of the block of group u + d goes there.
             let pair = |u: usize| {
@@ -268,11 +272,18 @@ impl<E: Engine> Products<E> {
                 Some((folded.get(block)?, &masks[u]))
             };
             let terms: Vec<_> = (0..window).filter_map(pair).collect();
-            engine.rotate(&engine.sum_of_plain_products(&terms)?, -self.group_rotation(d))
+            let sum = engine.sum_of_plain_products(&terms)?;
+            if is_chained { Ok(sum) } else { engine.rotate(&sum, -self.group_rotation(d)) }
         };
         let mut moved = engine.concurrently(self.offsets(part).collect(), moved)?.into_iter();
         let first = moved.next().ok_or(hetal_circuits::Error::Empty("a compaction"))?;
-        let sum = moved.try_fold(first, |sum, part| engine.add(&sum, &part))?;
+        let add = |sum: E::Ciphertext, part: E::Ciphertext| {
+            engine.add(&if is_chained { engine.rotate(&sum, self.group_rotation(1))? } else { sum }, &part)
+        };
+        let mut sum = moved.try_fold(first, add)?;
+        if is_chained {
+            sum = engine.rotate(&sum, -self.group_rotation(self.offsets(part).end - 1))?;
+        }
         // The features are packed as X1 - i X2, the classifier as W1 + i W2.
         Ok(engine.conjugate(&sum)?)
     }

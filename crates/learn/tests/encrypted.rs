@@ -4,7 +4,7 @@
 mod common;
 
 use common::Random;
-use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext, encrypted};
+use hetal_circuits::{Bootstrapper, Encrypted, Engine, KeyPlan, LeveledCiphertext, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys};
 use hetal_learn::agreement::{centre_over_classes, initial_weights};
 use hetal_learn::driver::{Ended, EngineHost, drive};
@@ -34,9 +34,9 @@ impl Parties {
         // With L2 the weights are refreshed too.
         needs.bounds.full.insert(LOG_WEIGHT_BOUND);
         let mut keys = EvaluationKeys::default();
-        client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
+        client.add_keys(&mut keys, encrypted::keys_with_plan(&client.params, &needs, level_plan.key_plan()));
         let evaluator = TestOwner::new(set, 7).evaluator;
-        let bootstrapper = Bootstrapper::new(&client.evaluator, &needs.bounds).unwrap();
+        let bootstrapper = Bootstrapper::with_plan(&client.evaluator, &needs.bounds, level_plan.key_plan()).unwrap();
         Self { client, engine: Encrypted::new(evaluator, keys, bootstrapper) }
     }
 
@@ -51,21 +51,26 @@ impl Parties {
 
 #[test]
 fn encrypted_iterations_follow_exact_training() {
-    iterate(64, 61, 30, 3, 1);
+    iterate(64, 61, 30, 3, 1, KeyPlan::Fast);
+}
+
+#[test]
+fn fewer_keys_follow_exact_training_too() {
+    [KeyPlan::Balanced, KeyPlan::Small].into_iter().for_each(|plan| iterate(64, 61, 30, 3, 1, plan));
 }
 
 /// A classifier in several ciphertexts.
 #[test]
 fn a_classifier_of_several_ciphertexts_follows_exact_training() {
-    iterate(32, 29, 400, 12, 4);
+    [KeyPlan::Fast, KeyPlan::Balanced].into_iter().for_each(|plan| iterate(32, 29, 400, 12, 4, plan));
 }
 
 /// Three steps and a refresh under encryption, beside the reference.
-fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usize) {
+fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usize, plan: KeyPlan) {
     let (slots, steps) = (1024, 3);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
     assert_eq!(g.parts(), parts);
-    let (level_plan, constants) = (LevelPlan::lowest(), Constants::built_in(classes, 32.0).unwrap());
+    let (level_plan, constants) = (LevelPlan::lowest().with_keys(plan), Constants::built_in(classes, 32.0).unwrap());
     let parties = Parties::new("insecure-toy11", g, level_plan, &constants);
     let engine = &parties.engine;
     let trainer = Trainer::new(engine, g, level_plan, constants).unwrap();
@@ -93,7 +98,7 @@ fn iterate(rows: usize, used: usize, features: usize, classes: usize, parts: usi
         }
         let weights = opened(&parties, &g, &model.weights);
         let error = weights.max_difference(exact.weights()) / exact.weights().max_magnitude();
-        println!("step {step}: relative difference of weights {error:.2e}");
+        println!("{plan:?}, step {step}: relative difference of weights {error:.2e}");
         assert!(error < 1e-4, "step {step}: {error:e}");
         assert!(model.weights.iter().all(|part| engine.level(part) == level_plan.weights()));
     }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Random, decrypt_weights, encrypt_weights};
-use hetal_circuits::clear::Ciphertext;
-use hetal_circuits::{Clear, Engine};
+use hetal_circuits::clear::{Ciphertext, OpKind};
+use hetal_circuits::{Clear, Engine, KeyPlan};
 use hetal_learn::nesterov::{LOG_WEIGHT_SCALE, WeightsAndBias};
 use hetal_learn::products::Products;
 use hetal_learn::{Error, Geometry, LevelPlan, Matrix, packing, reference};
@@ -25,9 +25,18 @@ struct Bench {
 }
 
 fn bench(slots: usize, rows: usize, used: usize, features: usize, classes: usize, scale: f64) -> Bench {
+    bench_of(KeyPlan::Fast, (slots, rows, features, classes), used, scale)
+}
+
+fn bench_of(
+    plan: KeyPlan,
+    (slots, rows, features, classes): (usize, usize, usize, usize),
+    used: usize,
+    scale: f64,
+) -> Bench {
     let engine = Clear::new(slots, 13);
     let g = Geometry::new(slots, rows, features, classes).unwrap();
-    let products = Products::new(&engine, g, LevelPlan::lowest(), scale).unwrap();
+    let products = Products::new(&engine, g, LevelPlan::lowest().with_keys(plan), scale).unwrap();
     let x = Random(features as u64).matrix(used, features, 1.0);
     let level = products.level_plan().fresh_features();
     let blocks: Vec<_> = packing::features(&g, &x).unwrap().iter().map(|b| engine.fresh(b, level).unwrap()).collect();
@@ -52,6 +61,11 @@ const SHAPES: [(usize, usize, usize, usize); 13] = [
     (1024, 64, 600, 5),
 ];
 
+/// Every shape with every plan.
+fn cases() -> impl Iterator<Item = (KeyPlan, (usize, usize, usize, usize))> {
+    KeyPlan::OFFERED.into_iter().flat_map(|plan| SHAPES.map(|shape| (plan, shape)))
+}
+
 #[test]
 fn shapes_of_many_ciphertexts_are_among_them() {
     let parts = SHAPES.map(|(slots, rows, features, classes)| {
@@ -65,8 +79,9 @@ fn shapes_of_many_ciphertexts_are_among_them() {
 
 #[test]
 fn logits_are_x_times_w_transposed() {
-    for (slots, rows, features, classes) in SHAPES {
-        let b = bench(slots, rows, rows - 3, features, classes, 8.0);
+    for (plan, shape) in cases() {
+        let (_, rows, features, classes) = shape;
+        let b = bench_of(plan, shape, rows - 3, 8.0);
         let g = *b.products.geometry();
         let w = Random(7).matrix(classes, features + 1, 1.0);
         let packed = encrypt_weights(&b.engine, &g, b.products.level_plan(), &w);
@@ -93,9 +108,10 @@ fn logits_are_x_times_w_transposed() {
 
 #[test]
 fn gradients_are_d_transposed_times_x() {
-    for (slots, rows, features, classes) in SHAPES {
+    for (plan, shape) in cases() {
+        let (_, rows, _, classes) = shape;
         let used = rows - 3;
-        let b = bench(slots, rows, used, features, classes, 1.0);
+        let b = bench_of(plan, shape, used, 1.0);
         let g = *b.products.geometry();
         let d = Random(9).matrix(rows, g.padded_classes(), 1.0);
         // Differences with rubbish in padded rows and classes.
@@ -119,10 +135,10 @@ proptest::proptest! {
 
     /// Any shape: logits of a gradient of random differences, slot by slot through both products.
     #[test]
-    fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..200, classes in 2usize..20, seed in 0u64..1000) {
+    fn any_shape_multiplies_exactly(rows in 1usize..70, features in 1usize..200, classes in 2usize..20, seed in 0u64..1000, plan in 0usize..3) {
         if let Ok(g) = Geometry::new(1024, rows, features, classes) {
             let rows = rows.min(g.rows());
-            let b = bench(1024, rows, rows, features, classes, 1.0);
+            let b = bench_of(KeyPlan::OFFERED[plan], (1024, rows, features, classes), rows, 1.0);
             let g = *b.products.geometry();
             let d = Random(seed).matrix(rows, classes, 1.0);
             let packed: Vec<_> = (0..g.slots()).map(|s| g.place(s)).map(|(j, i)| {
@@ -140,6 +156,25 @@ proptest::proptest! {
             proptest::prop_assert!(logits.max_difference(&reference::logits(&b.x, &exact).unwrap()) < 1e-9);
         }
     }
+}
+
+/// Rotations of the products that have keys, for 12 blocks of 10 classes.
+#[test]
+fn chained_rotations_need_few_keys() {
+    let rotations = |plan| {
+        let b = bench_of(plan, (32768, 1024, 768, 10), 1024, 1.0);
+        let level_plan = b.products.level_plan();
+        let fresh = |level| b.engine.fresh(&vec![0.0.into(); 32768], level).unwrap();
+        let gradient =
+            b.products.gradient(&b.engine, &b.versions, &fresh(level_plan.labels()), 1024, both(1.0)).unwrap();
+        let expanded = b.products.expand(&b.engine, &gradient, 1.0).unwrap();
+        b.products.logits(&b.engine, &b.versions, &expanded).unwrap();
+        let counts = b.engine.take_op_counts();
+        (counts.keys().rotations.len(), counts.count(OpKind::Rotation), counts.count(OpKind::HoistedRotation))
+    };
+    let found = KeyPlan::OFFERED.map(rotations);
+    let expected = [(124, 80, 447), (16, 522, 21), (13, 543, 0)];
+    assert_eq!(found, expected, "keys, rotations, rotations that share digits");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
 use hetal_client::rpc::Remote;
 use hetal_client::{Cancellation, Layout, Model, Project, RowFormWish, keys, layout, predict};
-use hetal_learn::Matrix;
+use hetal_learn::{KeyPlan, Matrix};
 use hetal_local::Needs;
 use numpy::{PyArray2, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -65,6 +65,7 @@ fn check_memory(project: &Project, model: &Model) -> Result<f64> {
         classes: model.classes.len(),
         range: training.range,
         weighted: training.weighted,
+        key_plan: KeyPlan::Fast,
     };
     let layout = Layout::new(params, shape)?;
     let bytes = layout::server_bytes(&layout.params, &layout.keys()?);

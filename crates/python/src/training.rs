@@ -10,8 +10,8 @@ use hetal_client::data::{Labelled, Split};
 use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::{Offer, Remote};
 use hetal_client::training::{self, Defaults, ProgressEvent, Trained, TrainingOptions, TrainingRun, wishes_text};
-use hetal_client::{Cancellation, Layout, Project, RowFormWish, TrainingData, keys};
-use hetal_learn::{AgreementLimits, Wishes};
+use hetal_client::{Cancellation, KeyPlanWish, Layout, Project, RowFormWish, TrainingData, keys};
+use hetal_learn::{AgreementLimits, KeyPlan, Wishes};
 use hetal_local::{LocalServer, Needs};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -142,6 +142,7 @@ fn train(
             options.verdict_delay = Duration::ZERO;
             options.leave_resting = true;
             options.row_form = RowFormWish::LOCAL;
+            options.key_plan = KeyPlanWish::LOCAL;
             let trained = train_on(&settings, &mut project, &remote, &data, &mut options, events, LOCAL);
             drop(remote);
             let trained = trained.map_err(|error| with_device_fault(error, &server));
@@ -161,7 +162,9 @@ fn check_machine(project: &Project, data: &TrainingData, wishes: &Wishes) -> Res
     let batch = wishes.batch.unwrap_or(defaults.batch).min(data.training.rows());
     let params = keys::params(project)?;
     let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
-    let layout = Layout::new(params, LayoutShape { batch, features, classes, range: defaults.range, weighted })?;
+    let range = defaults.range;
+    let layout =
+        Layout::new(params, LayoutShape { batch, features, classes, range, weighted, key_plan: KeyPlan::Fast })?;
     let needs = Needs::new(&layout, data)?;
     needs.check_disk(project.root())?;
     Ok(needs.check_memory(Needs::available_gib())?)

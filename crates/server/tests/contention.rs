@@ -5,7 +5,7 @@ mod common;
 
 use common::{Process, TestClient, address, config, owner, wishes};
 use hetal_client::rpc::{EventKind, JobId, Remote, TrainingRequest};
-use hetal_learn::{AgreementLimits, RowForm, Verdict, Wishes};
+use hetal_learn::{AgreementLimits, KeyPlan, RowForm, Verdict, Wishes};
 use hetal_server::job_spec::{JobSpec, RowBlob, TrainingSpec};
 use hetal_server::state::{BlobKind, NewJob, Quota, SqliteState, State, Upload};
 use hetal_server::tenants::{Fingerprint, Tenant};
@@ -100,6 +100,7 @@ fn add_cancelled_jobs(folder: &Path) {
         validation: vec![row_blob(3)],
         agreement: AgreementLimits::default().defaults,
         form: RowForm::Slots,
+        key_plan: KeyPlan::Fast,
     });
     for n in 0..1000u128 {
         let id = JobId(n.to_be_bytes());
@@ -208,6 +209,7 @@ fn contradictory_requests_are_refused() {
             wishes: Some(v1::Wishes { batch: Some(common::BATCH as u32), momentum: 99, ..v1::Wishes::default() }),
             weighted: false,
             form: v1::RowForm::Coefficients.into(),
+            key_plan: v1::KeyPlan::Fast.into(),
         };
         let work = Some(v1::create_job_request::Work::Training(message));
         let request = v1::CreateJobRequest { request_id: vec![9; 16].into(), label: String::new(), work };

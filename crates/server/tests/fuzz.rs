@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_learn::session::Action;
-use hetal_learn::{Agreement, AgreementLimits, RowForm, Session};
+use hetal_learn::{Agreement, AgreementLimits, KeyPlan, RowForm, Session};
 use hetal_server::job_spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec};
 use hetal_server::testing::fuzz_targets;
 use hetal_testkit::allocation::CountingAllocator;
@@ -59,6 +59,7 @@ fn job_requests() -> Vec<Vec<u8>> {
         wishes: Some(v1::Wishes { batch: Some(1024), rate: Some(0.5), alpha: Some(0.01), ..v1::Wishes::default() }),
         weighted: true,
         form: v1::RowForm::Coefficients.into(),
+        key_plan: v1::KeyPlan::Balanced.into(),
     };
     let form = v1::RowForm::Slots.into();
     let queries = vec![rows; 3];
@@ -83,6 +84,7 @@ fn works() -> Vec<Vec<u8>> {
         validation: vec![part],
         agreement: Agreement { alpha: 0.01, weighted: true, ..AgreementLimits::default().defaults },
         form: RowForm::Coefficients,
+        key_plan: KeyPlan::Small,
     };
     let (job, weights) = (JobId([4; 16]), BlobName([6; 32]));
     let classification =

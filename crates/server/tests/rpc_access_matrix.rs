@@ -72,6 +72,7 @@ fn message(training: &TrainingRequest) -> v1::Training {
         wishes: None,
         weighted: training.weighted,
         form: v1::RowForm::Coefficients.into(),
+        key_plan: v1::KeyPlan::Fast.into(),
     }
 }
 

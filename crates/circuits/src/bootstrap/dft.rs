@@ -1,7 +1,7 @@
 //! The map between coefficients and slots as a product of a few sparse matrices.
 
-use crate::Result;
-use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform};
+use crate::{KeyPlan, Result};
+use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform, Steps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
@@ -12,6 +12,14 @@ pub(super) struct DftShape {
     inverse: bool,
     /// Outer rotations are multiples of it.
     giant_step: i64,
+    /// Middle rotations are multiples of it.
+    middle_step: i64,
+    /// Whether outer rotations are nested. Then none is negative.
+    nested: bool,
+    /// The result is rotated by it.
+    turned: i64,
+    /// All rotations are larger by it: what the result is rotated by, less what the input was.
+    moved: i64,
     /// Every diagonal is repeated so many times, each time `n` further: the first terms of a trace.
     copies: i64,
     /// Whether it is applied to a raised ciphertext. Keys of its inner rotations have a fifth of
@@ -19,29 +27,10 @@ pub(super) struct DftShape {
     pub(super) raised: bool,
 }
 
-/// How rotations are split into baby steps (inner) and giant steps (outer). Baby steps share their
-/// digits; each giant step costs a whole key-switch. The matrix of a raised ciphertext has a split
-/// of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BsgsSplit {
-    /// As many baby steps as giant steps, or twice as many: the fewest keys.
-    #[default]
-    FewKeys,
-    /// Twice as many baby steps as [`BsgsSplit::FewKeys`]: faster, with a third more keys.
-    FewOuter,
-}
-
-impl BsgsSplit {
-    /// The split for a user who allows more keys or not.
-    pub fn allowing(more_keys: bool) -> Self {
-        if more_keys { Self::FewOuter } else { Self::FewKeys }
-    }
-}
-
 /// The butterflies of `n` slots in `count` groups, in the order in which they are applied: short
 /// ones first from (bit-reversed) coefficients to slots, long ones first for the inverse.
-pub(super) fn shapes(n: usize, count: usize, inverse: bool, split: BsgsSplit) -> Vec<DftShape> {
-    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, split, false)
+pub(super) fn shapes(n: usize, count: usize, inverse: bool, plan: KeyPlan) -> Vec<DftShape> {
+    shapes_of_sizes(n, equal_sizes(n.ilog2() as usize, count), inverse, plan, false)
 }
 
 /// `all` butterflies in `count` groups as equal as they can be, larger ones first.
@@ -53,7 +42,7 @@ fn equal_sizes(all: usize, count: usize) -> Vec<usize> {
 /// butterflies than the others, so that these have fewer giant steps: at `full` 7, 4 and 4
 /// butterflies instead of 5 each need 9 giant steps instead of 17. With as many matrices as
 /// butterflies, each has one.
-pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<DftShape> {
+pub(super) fn shapes_of_raised(n: usize, count: usize, plan: KeyPlan) -> Vec<DftShape> {
     if count == 0 {
         return Vec::new();
     }
@@ -63,11 +52,11 @@ pub(super) fn shapes_of_raised(n: usize, count: usize, split: BsgsSplit) -> Vec<
         0 => equal_sizes(all, count),
         _ => iter::once(all - later * (count - 1)).chain(iter::repeat_n(later, count - 1)).collect(),
     };
-    shapes_of_sizes(n, sizes, true, split, true)
+    shapes_of_sizes(n, sizes, true, plan, true)
 }
 
 /// Groups of butterflies. The first may be for a raised ciphertext.
-fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit, raised_first: bool) -> Vec<DftShape> {
+fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, plan: KeyPlan, raised_first: bool) -> Vec<DftShape> {
     let mut lengths: Vec<usize> = (1..=n.ilog2()).map(|k| 1 << k).collect();
     if inverse {
         lengths.reverse();
@@ -76,23 +65,62 @@ fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, split: BsgsSplit,
     let shape = |(k, size)| {
         let lengths = lengths.by_ref().take(size).collect();
         let raised = raised_first && k == 0;
-        DftShape { n: n as i64, lengths, inverse, giant_step: 0, copies: 1, raised }.with_split(split)
+        DftShape {
+            n: n as i64,
+            lengths,
+            inverse,
+            giant_step: 0,
+            middle_step: 0,
+            nested: plan.chains(),
+            turned: 0,
+            moved: 0,
+            copies: 1,
+            raised,
+        }
+        .with_steps(plan)
     };
     sizes.into_iter().enumerate().map(shape).collect()
+}
+
+/// Moves the windows of nested groups so that no rotation is negative, and returns the rotation of
+/// the input that this takes. The window of each group begins with an outer rotation: it commutes
+/// with the group, and the group before turns its own result by it. The input of the first group is
+/// not rotated if it is for a raised ciphertext, whose inner rotations may be any.
+pub(super) fn align(shapes: &mut [DftShape]) -> i64 {
+    let mut turned = 0;
+    for shape in shapes.iter_mut().rev() {
+        let start = if shape.nested { shape.window_start() } else { 0 };
+        (shape.turned, shape.moved) = if shape.raised { (turned, turned) } else { (turned, -start) };
+        turned = if shape.raised { 0 } else { turned + start };
+    }
+    turned
 }
 
 impl DftShape {
     /// The number of baby steps is about the root of the number of diagonals, rounded up. A raised
     /// ciphertext has twice as many, because its keys have a fifth of the usual size, but at most a
     /// quarter of the diagonals.
-    fn with_split(self, split: BsgsSplit) -> Self {
+    fn with_steps(self, plan: KeyPlan) -> Self {
         let log_diagonals = self.log_diagonals();
-        let log_inner = match (self.raised, split) {
+        let log_inner = match (self.raised, plan) {
             (true, _) => log_diagonals.saturating_sub(2).min(log_diagonals.div_ceil(2) + 1),
-            (false, BsgsSplit::FewKeys) => log_diagonals.div_ceil(2),
-            (false, BsgsSplit::FewOuter) => log_diagonals.div_ceil(2) + 1,
+            (false, KeyPlan::Most) => log_diagonals.div_ceil(2) + 1,
+            (false, _) => log_diagonals.div_ceil(2),
         };
-        Self { giant_step: self.stride() << log_inner, ..self }
+        let most = if self.raised { i64::MAX } else { plan.most_inner() };
+        let (stride, inner) = (self.stride(), 1 << log_inner);
+        Self { giant_step: stride * inner, middle_step: stride * inner.min(most), ..self }
+    }
+
+    /// The first outer rotation, at most 0.
+    fn window_start(&self) -> i64 {
+        self.all_rotations().into_iter().map(|r| r - r.rem_euclid(self.giant_step)).min().unwrap_or(0)
+    }
+
+    /// How its rotations are composed.
+    fn steps(&self) -> Steps {
+        let start = if self.raised { self.moved } else { 0 };
+        Steps { start, middle: self.middle_step, outer: self.giant_step, nested: self.nested }
     }
 
     /// The same group for vectors that repeat after `period` slots: without the butterflies that
@@ -106,10 +134,12 @@ impl DftShape {
     }
 
     /// The rotations whose successive sums complete the trace to vectors that repeat after `n` of
-    /// `slots` slots.
-    pub(super) fn trace(&self, slots: usize) -> Vec<i64> {
+    /// `slots` slots. Each is a rotation that is repeated so many times: by the one outer rotation
+    /// of a nested group, whose multiples they are.
+    pub(super) fn trace(&self, slots: usize) -> Vec<(i64, usize)> {
         let doublings = iter::successors(Some(self.n * self.copies), |r| Some(2 * r));
-        doublings.take_while(|&r| r < slots as i64).collect()
+        let composed = |r| if self.nested { (self.giant_step, (r / self.giant_step) as usize) } else { (r, 1) };
+        doublings.take_while(|&r| r < slots as i64).map(composed).collect()
     }
 
     /// The longest butterfly, or 1.
@@ -148,21 +178,28 @@ impl DftShape {
         (f64::from(self.log_diagonals()) + self.lengths.len() as f64) / 2.0
     }
 
-    /// The baby step of a rotation.
-    fn baby(&self, rotation: i64) -> i64 {
-        rotation.rem_euclid(self.giant_step)
-    }
-
-    /// The baby and giant steps of the nonzero diagonals of the matrix, as rotations of `slots`
-    /// slots.
-    pub(super) fn rotations(&self, slots: usize) -> (BTreeSet<i64>, BTreeSet<i64>) {
+    /// The rotations of the nonzero diagonals of the matrix.
+    fn all_rotations(&self) -> BTreeSet<i64> {
         let mut diagonals = BTreeSet::from([0]);
         for &len in &self.lengths {
             let half = len as i64 / 2;
             diagonals = diagonals.iter().flat_map(|r| [r - half, *r, r + half]).map(|r| self.signed(r)).collect();
         }
-        let diagonals: BTreeSet<i64> = diagonals.into_iter().flat_map(|r| self.copies_of(r)).collect();
-        diagonals.iter().map(|&r| (self.baby(r), (r - self.baby(r)).rem_euclid(slots as i64))).unzip()
+        diagonals.into_iter().flat_map(|r| self.copies_of(r)).collect()
+    }
+
+    /// The rotations that the matrix is composed of, as rotations of `slots` slots: those that
+    /// share digits (of a raised ciphertext, those of keys from the sparse secret), and those that
+    /// are whole key-switches.
+    pub(super) fn rotations(&self, slots: usize) -> (BTreeSet<i64>, BTreeSet<i64>) {
+        let (mut hoisted, mut whole, steps) = (BTreeSet::new(), BTreeSet::new(), self.steps());
+        for rotation in self.all_rotations() {
+            let (inner, middle, outer) = steps.split(rotation + self.moved);
+            hoisted.insert(inner);
+            whole.insert(if middle > 0 { steps.middle } else { 0 });
+            whole.insert(if self.nested { outer.min(steps.outer) } else { outer.rem_euclid(slots as i64) });
+        }
+        (hoisted, whole)
     }
 
     /// The rotations of a diagonal.
@@ -188,7 +225,13 @@ impl DftShape {
             }
             next
         });
-        product.into_iter().flat_map(|(r, values)| self.copies_of(r).map(move |r| (r, values.clone()))).collect()
+        product
+            .into_iter()
+            .flat_map(|(r, mut values)| {
+                values.rotate_left(self.turned.rem_euclid(self.n) as usize);
+                self.copies_of(r).map(move |r| (r + self.moved, values.clone()))
+            })
+            .collect()
     }
 
     /// Encodes `factor` times the matrix for ciphertexts of `limbs` limbs, at the scale of the
@@ -212,7 +255,7 @@ impl DftShape {
         }
         let key = if self.raised { KeyId::FromSparse(1) } else { KeyId::Relinearisation };
         let basis = key.basis(evaluator.params(), limbs);
-        Ok(evaluator.encode_matrix(&diagonals, |r| self.baby(r), evaluator.last_prime(limbs), basis)?)
+        Ok(evaluator.encode_matrix(&diagonals, self.steps(), evaluator.last_prime(limbs), basis)?)
     }
 }
 
@@ -231,11 +274,11 @@ mod tests {
     fn groups_invert_each_other_and_stay_sparse() {
         let encoder = Encoder::new(11);
         let x: Vec<Complex64> = (0..1024).map(|k| Complex64::new(f64::from(k % 7), f64::from(k % 5))).collect();
-        let there = shapes(1024, 3, false, BsgsSplit::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
-        let back = shapes(1024, 3, true, BsgsSplit::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
+        let there = shapes(1024, 3, false, KeyPlan::Fast).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes(1024, 3, true, KeyPlan::Fast).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
-        let there = shapes(1024, 3, false, BsgsSplit::FewKeys).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
-        let back = shapes_of_raised(1024, 3, BsgsSplit::FewKeys).iter().fold(there, |x, g| apply(g, &encoder, &x));
+        let there = shapes(1024, 3, false, KeyPlan::Fast).iter().fold(x.clone(), |x, g| apply(g, &encoder, &x));
+        let back = shapes_of_raised(1024, 3, KeyPlan::Fast).iter().fold(there, |x, g| apply(g, &encoder, &x));
         assert!(back.iter().zip(&x).all(|(a, b)| (a - b).norm() < 1e-9));
     }
 
@@ -250,7 +293,7 @@ mod tests {
             };
             shapes.iter().map(count).collect()
         };
-        let (few_keys, few_outer) = (BsgsSplit::FewKeys, BsgsSplit::FewOuter);
+        let (few_keys, few_outer) = (KeyPlan::Fast, KeyPlan::Most);
         assert_eq!(counts(shapes(slots, 3, true, few_keys)), [(false, 8, 4), (false, 8, 8), (false, 8, 8)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_keys)), [(true, 32, 4), (false, 8, 4), (false, 8, 4)]);
         assert_eq!(counts(shapes_of_raised(slots, 3, few_outer)), [(true, 32, 4), (false, 16, 2), (false, 16, 2)]);
@@ -262,13 +305,42 @@ mod tests {
         assert_eq!(counts(shapes_of_raised(1 << 10, 3, few_keys))[0], (true, 4, 4));
     }
 
+    /// What the keys of a bootstrap are: an identity, inner rotations, a middle one, an outer one.
+    #[test]
+    fn plans_compose_rotations_of_few() {
+        let slots = 1 << 15;
+        let of = |mut shapes: Vec<DftShape>| -> (i64, Vec<_>) {
+            let start = align(&mut shapes);
+            let all = shapes.iter().map(|shape| shape.rotations(slots));
+            (start, all.map(|(inner, whole)| (Vec::from_iter(inner), Vec::from_iter(whole))).collect())
+        };
+        let (start, fast) = of(shapes_of_raised(slots, 3, KeyPlan::Fast));
+        assert_eq!((start, &fast[2].0), (0, &vec![0, 1, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(fast[2].1, [0, 8, 32752, 32760]);
+        for (plan, inner, middle) in [(KeyPlan::Balanced, vec![0, 1, 2, 3], 4), (KeyPlan::Small, vec![0, 1], 2)] {
+            let (start, to_slots) = of(shapes_of_raised(slots, 3, plan));
+            let raised: Vec<i64> = (0..32).map(|k| 256 * k - 272).collect();
+            assert_eq!((start, &to_slots[0]), (0, &(raised, vec![0, 8192])));
+            let times = |by: i64| inner.iter().map(|r| r * by).collect::<Vec<_>>();
+            assert_eq!(to_slots[1], (times(16), vec![0, 16 * middle, 128]));
+            assert_eq!(to_slots[2], (times(1), vec![0, middle, 8]));
+            // The last group wraps around and has no negative rotation.
+            let (start, to_coefficients) = of(shapes(slots, 3, false, plan));
+            assert_eq!(start, -32 - 32 * 32);
+            let strides: Vec<_> = [1, 32, 1024].map(|by| (times(by), vec![0, middle * by, 8 * by])).into();
+            assert_eq!(to_coefficients, strides);
+        }
+    }
+
     /// Rotations of the matrices for vectors that repeat are rotations of those for all slots.
     #[test]
     fn vectors_that_repeat_use_some_of_the_rotations() {
         let slots = 1 << 15;
-        for split in [BsgsSplit::FewKeys, BsgsSplit::FewOuter] {
-            let first = shapes_of_raised(slots, 3, split).swap_remove(0);
-            let last = shapes(slots, 3, false, split).swap_remove(2);
+        for plan in [KeyPlan::Most, KeyPlan::Fast, KeyPlan::Balanced, KeyPlan::Small] {
+            let (mut to_slots, mut to_coefficients) = (shapes_of_raised(slots, 3, plan), shapes(slots, 3, false, plan));
+            align(&mut to_slots);
+            align(&mut to_coefficients);
+            let (first, last) = (to_slots.swap_remove(0), to_coefficients.swap_remove(2));
             let (first_all, last_all) = (first.rotations(slots), last.rotations(slots));
             for (log_period, inner, outer, trace) in [
                 (14, 32, 2, vec![1 << 14]),
@@ -280,8 +352,9 @@ mod tests {
                 let (babies, giants) = periodic.rotations(slots);
                 assert_eq!((babies.len(), giants.len()), (inner, outer), "{log_period}");
                 assert!(babies.is_subset(&first_all.0) && giants.is_subset(&first_all.1));
-                assert_eq!(periodic.trace(slots), trace);
-                assert!(trace.iter().all(|r| first_all.1.contains(r)));
+                let found = periodic.trace(slots);
+                assert!(found.iter().map(|&(r, times)| r * times as i64).eq(trace));
+                assert!(found.iter().all(|(r, times)| first_all.1.contains(r) && (plan.chains() || *times == 1)));
                 let (babies, giants) = last.periodic(1 << log_period).rotations(slots);
                 assert!(babies.is_subset(&last_all.0) && giants.is_subset(&last_all.1), "{log_period}");
             }
@@ -291,10 +364,9 @@ mod tests {
     #[test]
     fn no_matrix_is_an_identity_while_there_are_butterflies() {
         for (log_n, count) in (1..=16).flat_map(|log_n| (1..=20).map(move |count| (log_n, count))) {
-            for shapes in [
-                shapes(1 << log_n, count, true, BsgsSplit::FewKeys),
-                shapes_of_raised(1 << log_n, count, BsgsSplit::FewKeys),
-            ] {
+            for shapes in
+                [shapes(1 << log_n, count, true, KeyPlan::Fast), shapes_of_raised(1 << log_n, count, KeyPlan::Fast)]
+            {
                 let sizes: Vec<usize> = shapes.iter().map(|shape| shape.lengths.len()).collect();
                 assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (count, log_n), "{log_n} in {count}: {sizes:?}");
                 assert_eq!(

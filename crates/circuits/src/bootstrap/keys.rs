@@ -1,19 +1,18 @@
 //! The switching keys of a bootstrap.
 
-use super::BsgsSplit;
 use super::layout::BootstrapLayout;
-use crate::Result;
 use crate::key_list::KeyList;
+use crate::{KeyPlan, Result};
 use hetal_ckks::{KeyId, Params};
 
 /// The keys that bootstrapping needs: purpose and limbs.
 pub fn keys(params: &Params) -> Vec<(KeyId, usize)> {
-    keys_with_split(params, BsgsSplit::default())
+    keys_with_plan(params, KeyPlan::default())
 }
 
-/// The keys of [`super::Bootstrapper::with_split`].
-pub fn keys_with_split(params: &Params, split: BsgsSplit) -> Vec<(KeyId, usize)> {
-    keys_of(params, &BootstrapLayout::full(params, split))
+/// The keys of [`super::Bootstrapper::with_plan`].
+pub fn keys_with_plan(params: &Params, plan: KeyPlan) -> Vec<(KeyId, usize)> {
+    keys_of(params, &BootstrapLayout::full(params, plan))
 }
 
 /// The keys of [`super::Bootstrapper::sparse`].
@@ -23,6 +22,7 @@ pub fn sparse_keys(params: &Params, slots: usize) -> Result<Vec<(KeyId, usize)>>
 
 fn keys_of(params: &Params, layout: &BootstrapLayout) -> Vec<(KeyId, usize)> {
     let mut list = KeyList::new(params);
+    list.want_rotation(layout.start, params.limbs(0));
     for (shape, limbs) in layout.to_coefficients.iter().chain(&layout.to_slots) {
         let (inner, outer) = shape.rotations(params.slots());
         if shape.raised {
@@ -34,12 +34,12 @@ fn keys_of(params: &Params, layout: &BootstrapLayout) -> Vec<(KeyId, usize)> {
     }
     layout.trace.iter().for_each(|&rotation| list.want_rotation(rotation, layout.raised_limbs));
     if layout.is_sparse() {
+        list.want(KeyId::FromSparse(1), params.chain().len());
         list.want_rotation(layout.slots as i64, layout.after_exponential(params) - 1);
     }
     let after_to_slots = layout.raised_limbs - layout.to_slots.len();
     list.want_conjugation(after_to_slots);
     list.want(KeyId::Relinearisation, after_to_slots);
     list.want(KeyId::ToSparse, 1);
-    list.want(KeyId::FromSparse(1), params.chain().len());
     list.into_vec()
 }

@@ -27,8 +27,8 @@ pub(super) struct Periodic<B: Backend> {
     /// For each message bound `2^b`.
     last_to_coefficients: BTreeMap<u32, LinearTransform<B::Packed>>,
     first_to_slots: LinearTransform<B::Packed>,
-    /// Rotations whose successive sums complete the trace.
-    trace: Vec<i64>,
+    /// The trace, as [`DftShape::trace`] gives it.
+    trace: Vec<(i64, usize)>,
 }
 
 /// The period whose matrices serve vectors of `period` slots, or `None` if all slots do.

@@ -12,12 +12,16 @@ use std::sync::Arc;
 /// The least number of giant steps in a partial sum of its own.
 const GIANTS_OF_A_PART: usize = 2;
 
-/// An encoded matrix `sum_g rot_g( sum_b weight[g][b] * rot_b(x) )`. The inner rotations `b` (baby
-/// steps) share the digits of `x`. Each outer rotation `g` (giant step) is a key-switch of its own.
+/// An encoded matrix `sum_g rot_g( sum_m sum_b weight[g][m][b] * rot_b(rot_m(x)) )`. The inner
+/// rotations `b` (baby steps) share the digits of `rot_m(x)`. Each middle rotation `m` and each
+/// outer rotation `g` (giant step) is a key-switch of its own.
 pub struct LinearTransform<P> {
-    /// Rotations of the input.
+    /// Rotations of the input and of its middle rotations.
     babies: Vec<i64>,
+    /// The middle rotations are the first multiples of [`Steps::middle`], 0 included.
+    middles: usize,
     giants: Vec<GiantStep<P>>,
+    steps: Steps,
     /// The primes of its diagonals.
     basis: Basis,
     /// The scale of its diagonals.
@@ -27,15 +31,52 @@ pub struct LinearTransform<P> {
 /// The part of a matrix under one giant step.
 pub struct GiantStep<P> {
     rotation: i64,
-    /// One weight per baby step. Equal ones are one.
+    /// One weight per middle rotation and baby step. Equal ones are one.
     weights: Vec<Option<Arc<P>>>,
+}
+
+/// How the rotations of a matrix are composed of others. Fewer different ones need fewer keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// The smallest inner rotation.
+    pub start: i64,
+    /// Rotations of the input by its multiples come first, one after the other. Inner rotations
+    /// beside `start` are smaller.
+    pub middle: i64,
+    /// Outer rotations are multiples of it, inner and middle rotations together are smaller.
+    pub outer: i64,
+    /// Whether sums are rotated by `outer` one after the other, by one key (Horner's scheme).
+    /// Otherwise each outer rotation has a key of its own, and none waits for another.
+    pub nested: bool,
+}
+
+impl Steps {
+    /// Inner rotations alone, of `slots` slots.
+    pub fn inner(slots: usize) -> Self {
+        let all = slots as i64;
+        Self { start: 0, middle: all, outer: all, nested: false }
+    }
+
+    /// The inner, the middle and the outer part of a rotation, whose sum it is.
+    pub fn split(&self, rotation: i64) -> (i64, i64, i64) {
+        let within = (rotation - self.start).rem_euclid(self.outer);
+        let inner = within % self.middle;
+        (self.start + inner, within - inner, rotation - self.start - within)
+    }
 }
 
 impl<P> LinearTransform<P> {
     /// Every rotation that needs a Galois key. A transform of a raised ciphertext uses keys from
     /// the sparse secret for its inner rotations, the identity included.
     pub fn rotations(&self) -> BTreeSet<i64> {
-        self.babies.iter().copied().chain(self.giants.iter().map(|g| g.rotation)).filter(|&r| r != 0).collect()
+        let middle = (self.middles > 1).then_some(self.steps.middle);
+        let outer = |giant: &GiantStep<P>| match giant.rotation {
+            0 => 0,
+            _ if self.steps.nested => self.steps.outer,
+            rotation => rotation,
+        };
+        let all = self.babies.iter().copied().chain(middle).chain(self.giants.iter().map(outer));
+        all.filter(|&r| r != 0).collect()
     }
 
     /// Limbs a ciphertext is multiplied at.
@@ -48,9 +89,11 @@ impl<P> LinearTransform<P> {
         self.scale
     }
 
-    /// The weights of every outer rotation.
-    fn rows(&self) -> Vec<Vec<Option<&P>>> {
-        self.giants.iter().map(|g| g.weights.iter().map(Option::as_deref).collect()).collect()
+    /// The weights of every outer rotation under one of the middle rotations.
+    fn rows(&self, middle: usize) -> Vec<Vec<Option<&P>>> {
+        let count = self.babies.len();
+        let rows = self.giants.iter().map(|g| g.weights.iter().skip(middle * count).take(count));
+        rows.map(|row| row.map(Option::as_deref).collect()).collect()
     }
 
     /// Limbs of all encoded diagonals. Equal ones count once.
@@ -62,25 +105,26 @@ impl<P> LinearTransform<P> {
 
 impl<B: Backend> Evaluator<B> {
     /// Encodes a matrix given by its diagonals (`rotation -> values`,
-    /// `M x = sum_r values_r * rot_r(x)`), to be applied at `basis`. `split(r)` gives the baby step
-    /// of a rotation; the giant step is `r - split(r)`.
+    /// `M x = sum_r values_r * rot_r(x)`), to be applied at `basis`.
     pub fn encode_matrix(
         &self,
         diagonals: &BTreeMap<i64, Vec<Complex64>>,
-        split: impl Fn(i64) -> i64,
+        steps: Steps,
         scale: f64,
         basis: Basis,
     ) -> Result<LinearTransform<B::Packed>> {
         let slots = self.params().slots() as i64;
-        let babies: BTreeSet<i64> = diagonals.keys().map(|&r| split(r)).collect();
+        let babies: BTreeSet<i64> = diagonals.keys().map(|&r| steps.split(r).0).collect();
         let babies: Vec<i64> = babies.into_iter().collect();
+        let middle_of = |r| (steps.split(r).1 / steps.middle) as usize;
+        let middles = diagonals.keys().map(|&r| middle_of(r) + 1).max().unwrap_or(1);
         let mut giants: BTreeMap<i64, Vec<Option<Arc<B::Packed>>>> = BTreeMap::new();
         let mut encoded: Vec<(i64, &Vec<Complex64>, Arc<B::Packed>)> = Vec::new();
         for (&rotation, values) in diagonals {
-            let baby = split(rotation);
-            let giant = (rotation - baby).rem_euclid(slots);
-            let weights = giants.entry(giant).or_insert_with(|| babies.iter().map(|_| None).collect());
-            let place = babies.partition_point(|&b| b < baby);
+            let (baby, _, giant) = steps.split(rotation);
+            let giant = giant.rem_euclid(slots);
+            let weights = giants.entry(giant).or_insert_with(|| (0..middles * babies.len()).map(|_| None).collect());
+            let place = middle_of(rotation) * babies.len() + babies.partition_point(|&b| b < baby);
             // Different diagonals differ early, so the comparison is short.
             if let Some((_, _, equal)) = encoded.iter().find(|(g, v, _)| *g == giant && *v == values) {
                 weights[place] = Some(Arc::clone(equal));
@@ -95,7 +139,7 @@ impl<B: Backend> Evaluator<B> {
             encoded.push((giant, values, packed));
         }
         let giants = giants.into_iter().map(|(rotation, weights)| GiantStep { rotation, weights }).collect();
-        Ok(LinearTransform { babies, giants, basis, scale })
+        Ok(LinearTransform { babies, middles, giants, steps, basis, scale })
     }
 
     /// `P M a`, over the primes of the matrix.
@@ -105,9 +149,12 @@ impl<B: Backend> Evaluator<B> {
         matrix: &LinearTransform<B::Packed>,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Option<(B::Poly, B::Poly)>> {
-        let sums = self.row_sums(a, &matrix.babies, matrix.basis, &matrix.rows(), keys)?;
+        let sums = self.inner_sums(a, matrix, keys)?;
         let giants: Vec<_> = matrix.giants.iter().zip(sums).collect();
-        self.sum_of_parts(giants, GIANTS_OF_A_PART, |giants| self.sum_of_giants(giants, matrix.basis, keys))
+        if matrix.steps.nested {
+            return self.nested_sum(giants, matrix.steps.outer, keys);
+        }
+        self.sum_of_parts(giants, GIANTS_OF_A_PART, |giants| self.sum_of_giants(giants, keys))
     }
 
     /// Splits the terms into groups of at least `at_least`, computes `sum` of each group, possibly
@@ -153,14 +200,20 @@ impl<B: Backend> Evaluator<B> {
             matrix.babies.iter().map(find).collect::<Result<_>>()?;
         let steps: Vec<_> =
             chosen.iter().map(|&(galois, key)| KeyedAutomorphism { galois, key: Some(&key.digits[..]) }).collect();
-        let sums = self.backend().rotation_sums(&a.c0, &self.backend().small_digit(a.c1), &steps, &matrix.rows());
+        let sums = self.backend().rotation_sums(&a.c0, &self.backend().small_digit(a.c1), &steps, &matrix.rows(0));
         let (mut out, mut rotated) = (None, None);
+        let mut outer = Vec::new();
         for (giant, sum) in matrix.giants.iter().zip(sums) {
             if giant.rotation == 0 {
                 out = Some(self.finish(sum.0, sum.1, scale));
+            } else if matrix.steps.nested {
+                outer.push((giant.rotation, sum));
             } else {
                 rotated = Some(self.add_rotated(rotated, sum, self.galois_of_rotation(giant.rotation), keys)?);
             }
+        }
+        if !outer.is_empty() {
+            rotated = self.nested_sum_of_raised(outer, matrix.steps.outer, keys)?;
         }
         let rotated = rotated.map(|(u0, u1)| self.finish(u0, u1, scale));
         match (out, rotated) {
@@ -181,11 +234,67 @@ impl<B: Backend> Evaluator<B> {
         galois: u64,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<(B::Poly, B::Poly)> {
-        let (backend, limbs) = (self.backend(), B::basis(&v.0).q);
+        let (d0, d1) = self.backend().divide_pair(v, 0, 1);
+        self.switched(acc, &d0, d1, galois, keys)
+    }
+
+    /// The sum of `P rot_g(v)` for outer rotations `g > 0` of `P' v`, from the last to the first:
+    /// sums are rotated by `step` one after the other.
+    fn nested_sum_of_raised(
+        &self,
+        mut outer: Vec<(i64, (B::Poly, B::Poly))>,
+        step: i64,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<Option<(B::Poly, B::Poly)>> {
+        let (backend, galois) = (self.backend(), self.galois_of_rotation(step));
+        let Some((mut at, last)) = outer.pop() else { return Ok(None) };
+        let (mut v0, mut v1) = backend.divide_pair(last, 0, 1);
+        loop {
+            let (mut u0, mut u1) = self.switched(None, &v0, v1, galois, keys)?;
+            at -= step;
+            if at <= 0 {
+                return Ok(Some((u0, u1)));
+            }
+            if let Some((_, sum)) = outer.pop_if(|(rotation, _)| *rotation == at) {
+                let (d0, d1) = backend.divide_pair(sum, 0, 1);
+                backend.add_lifted_assign(&mut u0, &d0);
+                backend.add_lifted_assign(&mut u1, &d1);
+            }
+            (v0, v1) = (u0, backend.divide(u1, 0));
+        }
+    }
+
+    /// The sum of `P rot_g(v)` for outer rotations `g` of `P v`, from the last to the first: sums
+    /// are rotated by `step` one after the other.
+    fn nested_sum(
+        &self,
+        mut giants: Vec<(&GiantStep<B::Packed>, (B::Poly, B::Poly))>,
+        step: i64,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<Option<(B::Poly, B::Poly)>> {
+        let Some((last, mut sum)) = giants.pop() else { return Ok(None) };
+        let galois = self.galois_of_rotation(step);
+        for at in (0..last.rotation / step).rev().map(|k| k * step) {
+            let next = giants.pop_if(|(giant, _)| giant.rotation == at).map(|(_, sum)| sum);
+            sum = self.switched(next, &sum.0, self.backend().divide(sum.1, 0), galois, keys)?;
+        }
+        Ok(Some(sum))
+    }
+
+    /// `acc + P rot(v)` from `v1` over the chain and from `v0`, which is over the chain too, or is
+    /// `P v0` over the chain and the special primes.
+    fn switched(
+        &self,
+        acc: Option<(B::Poly, B::Poly)>,
+        v0: &B::Poly,
+        v1: B::Poly,
+        galois: u64,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<(B::Poly, B::Poly)> {
+        let limbs = B::basis(&v1).q;
         let key = keys.find(KeyId::Galois(galois), self.params().key_basis(limbs))?;
-        let (d0, d1) = backend.divide_pair(v, 0, 1);
-        let digits = backend.decompose_for_one_use(d1, self.params().digit_starts(), key.basis.p);
-        Ok(backend.add_switched(acc, &d0, &digits, &key.digits, galois))
+        let digits = self.backend().decompose_for_one_use(v1, self.params().digit_starts(), key.basis.p);
+        Ok(self.backend().add_switched(acc, v0, &digits, &key.digits, galois))
     }
 
     fn add_pairs(&self, acc: Option<(B::Poly, B::Poly)>, b: (B::Poly, B::Poly)) -> (B::Poly, B::Poly) {
@@ -199,7 +308,6 @@ impl<B: Backend> Evaluator<B> {
     fn sum_of_giants(
         &self,
         giants: Vec<(&GiantStep<B::Packed>, (B::Poly, B::Poly))>,
-        basis: Basis,
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Option<(B::Poly, B::Poly)>> {
         let mut acc = None;
@@ -208,13 +316,49 @@ impl<B: Backend> Evaluator<B> {
                 self.add_pairs(acc, (v0, v1))
             } else {
                 let galois = self.galois_of_rotation(giant.rotation);
-                let key = keys.find(KeyId::Galois(galois), basis)?;
-                let d = self.backend().divide(v1, 0);
-                let digits = self.backend().decompose_for_one_use(d, self.params().digit_starts(), key.basis.p);
-                self.backend().add_switched(acc, &v0, &digits, &key.digits, galois)
+                self.switched(acc, &v0, self.backend().divide(v1, 0), galois, keys)?
             });
         }
         Ok(acc)
+    }
+
+    /// `P sum_m sum_b w_mb rot_b(rot_m(a))` for each outer rotation.
+    fn inner_sums(
+        &self,
+        a: &Ct<B>,
+        matrix: &LinearTransform<B::Packed>,
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<Vec<(B::Poly, B::Poly)>> {
+        let LinearTransform { babies, basis, middles, .. } = matrix;
+        if *middles == 1 {
+            return self.row_sums(a, babies, *basis, &matrix.rows(0), keys);
+        }
+        let (backend, galois) = (self.backend(), self.galois_of_rotation(matrix.steps.middle));
+        let key = keys.find(KeyId::Galois(galois), *basis)?;
+        let Ciphertext { mut c0, mut c1, .. } = self.truncated(a, basis.q)?;
+        let mut sums: Vec<Option<_>> = matrix.giants.iter().map(|_| None).collect();
+        let mut middle = 0;
+        loop {
+            middle += 1;
+            let is_last = middle == *middles;
+            let starts = self.params().digit_starts();
+            let digits = match is_last {
+                true => backend.decompose_for_one_use(c1, starts, basis.p),
+                false => backend.decompose(c1, starts, basis.p),
+            };
+            let rows =
+                matrix.rows(middle - 1).into_iter().enumerate().filter(|(_, row)| row.iter().any(Option::is_some));
+            let (places, rows): (Vec<usize>, Vec<_>) = rows.unzip();
+            let found = self.hoisted_sums(&c0, &digits, babies, *basis, &rows, keys)?;
+            for (place, sum) in places.into_iter().zip(found) {
+                sums[place] = Some(self.add_pairs(sums[place].take(), sum));
+            }
+            if is_last {
+                return sums.into_iter().map(|sum| sum.ok_or(Error::Empty("linear transform"))).collect();
+            }
+            let rotated = backend.inner_product_plus(&digits, &key.digits, [Some(&c0), None]);
+            (c0, c1) = backend.divide_pair(rotated, 0, galois);
+        }
     }
 
     /// `P sum_b w_b rot_b(a)` for each row of weights.
@@ -228,6 +372,21 @@ impl<B: Backend> Evaluator<B> {
     ) -> Result<Vec<(B::Poly, B::Poly)>> {
         self.check_params("linear transform", a)?;
         self.require_limbs("linear transform", basis.q, a.limbs)?;
+        let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
+        let digits = self.backend().decompose_for_one_use(c1, self.params().digit_starts(), basis.p);
+        self.hoisted_sums(&a.c0, &digits, babies, basis, rows, keys)
+    }
+
+    /// [`Evaluator::row_sums`] of a ciphertext whose second polynomial has the given digits.
+    fn hoisted_sums(
+        &self,
+        c0: &B::Poly,
+        digits: &B::Digits,
+        babies: &[i64],
+        basis: Basis,
+        rows: &[Vec<Option<&B::Packed>>],
+        keys: &EvaluationKeys<B::Packed>,
+    ) -> Result<Vec<(B::Poly, B::Poly)>> {
         let chosen: Vec<(u64, Option<&Arc<SwitchingKey<B::Packed>>>)> = babies
             .iter()
             .map(|&r| match self.galois_of_rotation(r) {
@@ -237,9 +396,7 @@ impl<B: Backend> Evaluator<B> {
             .collect::<Result<_>>()?;
         let steps: Vec<KeyedAutomorphism<'_, B::Packed>> =
             chosen.iter().map(|&(galois, key)| KeyedAutomorphism { galois, key: key.map(|k| &k.digits[..]) }).collect();
-        let c1 = self.backend().copy_truncated(&a.c1, Self::basis(basis.q));
-        let digits = self.backend().decompose_for_one_use(c1, self.params().digit_starts(), basis.p);
-        Ok(self.backend().rotation_sums(&a.c0, &digits, &steps, rows))
+        Ok(self.backend().rotation_sums(c0, digits, &steps, rows))
     }
 
     /// `sum_k M_k a_k`, rescaled. All matrices have one basis; all products have one scale.
@@ -274,7 +431,10 @@ impl<B: Backend> Evaluator<B> {
         keys: &EvaluationKeys<B::Packed>,
     ) -> Result<Vec<Ct<B>>> {
         let Some(first) = matrices.first() else { return Ok(Vec::new()) };
-        if matrices.iter().any(|m| m.giants.len() != 1 || m.giants[0].rotation != 0 || m.basis != first.basis) {
+        if matrices
+            .iter()
+            .any(|m| m.middles != 1 || m.giants.len() != 1 || m.giants[0].rotation != 0 || m.basis != first.basis)
+        {
             return matrices.iter().map(|m| self.sum_of_transforms(&[(a, m)], keys)).collect();
         }
         let babies: BTreeSet<i64> = matrices.iter().flat_map(|m| m.babies.iter().copied()).collect();

@@ -12,13 +12,13 @@ use hetal_client::data::{Preparation, class_numbers};
 use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::Remote;
 use hetal_client::training::{Trained, TrainingOptions, TrainingRun};
-use hetal_client::{Labelled, Layout, Project, RowFormWish, TrainingData, keys};
+use hetal_client::{KeyPlanWish, Labelled, Layout, Project, RowFormWish, TrainingData, keys};
 use hetal_experiments::process::peak_rss_gib;
 use hetal_extract_api::Manifest;
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::extractor;
 use hetal_extract_api::protocol::{Extract, Request};
-use hetal_learn::{AgreementLimits, Matrix, Wishes, judge, reference};
+use hetal_learn::{AgreementLimits, KeyPlan, Matrix, Wishes, judge, reference};
 use hetal_local::{LocalServer, Needs};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -189,6 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.leave_resting = true;
     options.verify = true;
     options.row_form = RowFormWish::LOCAL;
+    options.key_plan = KeyPlanWish::LOCAL;
     options.extraction = rows.manifest.as_ref().map(manifest_value).transpose()?;
     options.command = Some(command_line());
     options.wishes = Wishes {
@@ -215,7 +216,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn layout(project: &Project, rows: &TrainingData, batch: usize) -> Result<Layout> {
     let range = AgreementLimits::default().defaults.range;
     let (features, classes, weighted) = (rows.features(), rows.classes.len(), rows.is_weighted());
-    Ok(Layout::new(keys::params(project)?, LayoutShape { batch, features, classes, range, weighted })?)
+    Ok(Layout::new(
+        keys::params(project)?,
+        LayoutShape { batch, features, classes, range, weighted, key_plan: KeyPlan::Fast },
+    )?)
 }
 
 /// Checks disk space and memory. Returns the GiB of prepared batches that the server may keep.

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::args::PROJECT_FOLDER;
+use crate::args::key_plan::KeyPlanArguments;
 use crate::args::passphrase::LockArguments;
 use crate::terminal::format::{bytes, seconds, security, warn_if_insecure};
 use crate::terminal::output::{print, warn_if_others_enter};
@@ -31,6 +32,9 @@ pub struct Arguments {
     /// For trainings whose rows have weights (--class-weight, --weight-column, --sample-weight).
     #[arg(long)]
     pub weighted: bool,
+    /// How many keys the server gets: `fast` (which `auto` is here), `balanced` or `small`.
+    #[command(flatten)]
+    pub key_plan: KeyPlanArguments,
     /// Replace existing keys; the old secret key moves to the folder `old`.
     #[arg(long)]
     pub fresh_keys: bool,
@@ -60,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         classes: arguments.classes,
         range,
         weighted: arguments.weighted,
+        key_plan: arguments.key_plan.plan().unwrap_or_default(),
     };
     let layout = Layout::new(params, shape)?;
     // Unused keys are as good as new ones, unless a passphrase is requested.

@@ -1,5 +1,7 @@
 //! `hetal plan`: estimates what a training takes, before anything is encrypted.
 
+mod key_plans;
+
 use crate::args::data::{DataArguments, ReadRows, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
 use crate::args::preparation::PreparationArguments;
@@ -14,21 +16,20 @@ use hetal_circuits::clear::OpKind;
 use hetal_ckks::Params;
 use hetal_client::data::tables::Report;
 use hetal_client::data::{PreparationReport, validation_rows};
+use hetal_client::key_plan::usual_iterations;
 use hetal_client::layout::{LayoutShape, resident_key_bytes, server_bytes};
 use hetal_client::row_form::USUAL_UPLINK;
 use hetal_client::training::Defaults;
-use hetal_client::{Layout, RowForm};
+use hetal_client::{KeyPlan, Layout, RowForm};
 use hetal_experiments::cost_model::CpuCostModel;
 use hetal_learn::agreement::check_every;
 use hetal_learn::plan::CostModel;
 use hetal_learn::{Agreement, AgreementLimits, Plan, Wishes, plan};
+use key_plans::{GPU_LIFT_SECONDS, KeyPlans};
 use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Seconds of a lift on a GPU, as servers with one tell their clients.
-const GPU_LIFT_SECONDS: f64 = 0.0125;
 
 /// Arguments of `hetal plan`: files as for `hetal train`, or numbers of rows.
 #[derive(clap::Args, Debug)]
@@ -198,6 +199,8 @@ struct PlanReport {
     sizes: Sizes,
     #[serde(flatten)]
     times: Times,
+    #[serde(flatten)]
+    key_plans: KeyPlans,
 }
 
 /// Bytes of payloads, without network framing, and of memory.
@@ -242,12 +245,16 @@ impl PlanReport {
         // Rows that are not known yet may get L2, which takes more bootstraps.
         let alpha = wishes.alpha.unwrap_or(1.0);
         let workload = plan::Workload { rows, validation_rows, batch, features, classes, range, weighted, alpha };
-        let layout = Layout::new(Arc::clone(&params), LayoutShape { batch, features, classes, range, weighted })?;
+        let layout_shape = LayoutShape { batch, features, classes, range, weighted, key_plan: KeyPlan::default() };
+        let layout = Layout::new(Arc::clone(&params), layout_shape)?;
         let plan = Plan::new(&workload, params.slots(), params.top_level())?;
         let check_every = check_every(wishes.check_every, 0, plan.batches, agreement.max_epochs)?;
         let agreement = Agreement { check_every, ..agreement };
         let sizes = Sizes::new(&layout, &plan, &agreement)?;
-        let times = Times::new(&CpuCostModel::measure(set)?, &plan, &sizes, check_every, uplink);
+        let machine = CpuCostModel::measure(set)?;
+        let times = Times::new(&machine, &plan, &sizes, check_every, uplink);
+        let iterations = usual_iterations(plan.batches, agreement.max_epochs);
+        let key_plans = KeyPlans::new(&params, layout_shape, (uplink, iterations, machine.seconds(OpKind::Lift, 0)))?;
         // By the union bound, a training fails at most as often as all its bootstraps together.
         let (bootstraps, failure) = (plan.bootstraps_of_training(agreement.max_epochs), params.log_bootstrap_failure());
         Ok(Self {
@@ -276,6 +283,7 @@ impl PlanReport {
             training_failure_log2: failure.map(|failure| failure + (bootstraps.max(1) as f64).log2()),
             sizes,
             times,
+            key_plans,
         })
     }
 
@@ -313,6 +321,7 @@ impl PlanReport {
                 seconds(times.lift_seconds_gpu),
                 here(times.lift_seconds_here)
             ),
+            self.key_plans.text(),
             format!(
                 "received           {} a check, {} at the end",
                 bytes(sizes.download_bytes_per_check),

@@ -4,6 +4,7 @@ use crate::args::PROJECT_FOLDER;
 use crate::args::connection::ConnectionArguments;
 use crate::args::data::{DataArguments, ReadRows, data_value};
 use crate::args::hyper_parameters::HyperParameterArguments;
+use crate::args::key_plan::KeyPlanArguments;
 use crate::args::passphrase::LockArguments;
 use crate::args::row_form::RowFormArguments;
 use crate::terminal::format::{bytes, ordinal, seconds, security, warn_if_insecure};
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// The form of the encrypted rows.
     #[command(flatten)]
     pub row_form: RowFormArguments,
+    /// The keys that are sent.
+    #[command(flatten)]
+    pub key_plan: KeyPlanArguments,
     /// The name of the training and its model. The server sees it as the label of the job.
     #[arg(long, default_value = "model")]
     pub name: String,
@@ -98,6 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         progress.preface("note: --no-check is deprecated: without --verify nothing is compared\n");
     }
     options.row_form = arguments.row_form.wish();
+    options.key_plan = arguments.key_plan.wish(arguments.row_form.uplink);
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
     options.prior = arguments.prior;

@@ -5,6 +5,7 @@ use crate::project::{ReleaseBudget, Rotation};
 use crate::{Error, Layout, Project, rpc};
 use hetal_ckks::KeyId;
 use hetal_ckks::bytes::{KeySetReader, KeySetWriter};
+use hetal_learn::KeyPlan;
 use hetal_testkit::TempDir;
 
 fn project(folder: &TempDir, name: &str) -> Project {
@@ -66,7 +67,7 @@ fn a_link_to_a_secret_that_is_away_stays() {
 }
 
 fn layout(project: &Project, features: usize) -> Layout {
-    let shape = LayoutShape { batch: 32, features, classes: 3, range: 128.0, weighted: false };
+    let shape = LayoutShape { batch: 32, features, classes: 3, range: 128.0, weighted: false, key_plan: KeyPlan::Fast };
     Layout::new(params(project).unwrap(), shape).unwrap()
 }
 

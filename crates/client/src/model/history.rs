@@ -5,8 +5,8 @@ use crate::ciphertexts::RowBlobFile;
 use crate::layout::LayoutShape;
 use crate::rpc::HyperParameters;
 use crate::{Error, Result};
-use hetal_learn::Verdict;
 use hetal_learn::agreement::{Agreement, AgreementLimits};
+use hetal_learn::{KeyPlan, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// The hyper-parameters, verdicts and rows of a training. The rows are those in the folder of the
@@ -55,9 +55,9 @@ impl TrainingHistory {
         })
     }
 
-    /// The shape of the circuit for a number of features.
+    /// The shape of the circuit for a number of features. Sizes of rows do not depend on the keys.
     pub fn shape(&self, features: usize, classes: usize) -> LayoutShape {
         let (batch, range) = (self.terms.batch, self.terms.range);
-        LayoutShape { batch, features, classes, range, weighted: self.weighted }
+        LayoutShape { batch, features, classes, range, weighted: self.weighted, key_plan: KeyPlan::Fast }
     }
 }

@@ -8,7 +8,7 @@ use crate::model::require_finite;
 use crate::rpc::{BlobDigest, BlobKind, ClassificationRequest, Event, EventKind, JobInfo, Output, Remote};
 use crate::training::{self, ProgressEvent};
 use crate::{Error, Layout, Model, Owner, Project, Result, RowFormWish, keys, project, rpc};
-use hetal_learn::{LabelledMatrix, Matrix, RowForm, normalisation};
+use hetal_learn::{KeyPlan, LabelledMatrix, Matrix, RowForm, normalisation};
 use hetal_wire::JobId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -72,6 +72,8 @@ fn sent_logits(
         classes: model.classes.len(),
         range: training.range,
         weighted: training.weighted,
+        // Sizes of rows do not depend on the keys.
+        key_plan: KeyPlan::Fast,
     };
     let layout = Layout::new(keys::params(project)?, shape)?;
     let form = wish.choose(remote.offer(), &layout, project.settings().uplink)?;

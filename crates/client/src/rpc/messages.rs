@@ -1,10 +1,11 @@
 //! The messages of the protocol as typed values. Everything that a server sends is validated here.
 
+use super::choices::{key_plan, key_plan_message, row_form, row_form_message};
 use super::{BlobName, Error, JobId, Result};
 use crate::sanitize::sanitize_foreign_text;
 use hetal_learn::judge::RANGES;
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Agreement, AgreementLimits, RowForm, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, KeyPlan, RowForm, Wishes};
 use hetal_wire::{JobState, v1};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -48,6 +49,8 @@ pub struct Offer {
     pub row_forms: Vec<RowForm>,
     /// Seconds of one lift there, about.
     pub lift_seconds: f64,
+    /// The key plans it accepts.
+    pub key_plans: Vec<KeyPlan>,
 }
 
 /// A parameter set that a server accepts.
@@ -118,8 +121,9 @@ impl Offer {
                 (&*set.id).try_into().map_err(|_| Error::protocol("the id of a parameter set is not 32 bytes long"))?;
             Ok(ParameterSetInfo { name: sanitize_foreign_text(&set.name), id })
         };
-        // Forms that this program does not know are none it could choose.
+        // Forms and plans that this program does not know are none it could choose.
         let row_forms = message.row_forms().filter_map(row_form).collect();
+        let key_plans = message.key_plans().filter_map(key_plan).collect();
         if message.lift_seconds.is_nan() || message.lift_seconds < 0.0 {
             return Err(Error::protocol(format!("it sent {} seconds of a lift", message.lift_seconds)));
         }
@@ -140,28 +144,13 @@ impl Offer {
             },
             row_forms,
             lift_seconds: message.lift_seconds,
+            key_plans,
         })
     }
 
     /// Returns whether the server accepts a parameter set.
     pub fn accepts(&self, id: &[u8; 32]) -> bool {
         self.sets.iter().any(|set| set.id == *id)
-    }
-}
-
-/// A form of rows in an offer.
-fn row_form(message: v1::RowForm) -> Option<RowForm> {
-    match message {
-        v1::RowForm::Unspecified => None,
-        v1::RowForm::Slots => Some(RowForm::Slots),
-        v1::RowForm::Coefficients => Some(RowForm::Coefficients),
-    }
-}
-
-fn row_form_message(form: RowForm) -> i32 {
-    match form {
-        RowForm::Slots => v1::RowForm::Slots.into(),
-        RowForm::Coefficients => v1::RowForm::Coefficients.into(),
     }
 }
 
@@ -247,6 +236,8 @@ pub struct TrainingRequest {
     pub weighted: bool,
     /// The form of all rows.
     pub form: RowForm,
+    /// The plan that the key set follows.
+    pub key_plan: KeyPlan,
 }
 
 impl TrainingRequest {
@@ -275,6 +266,7 @@ impl TrainingRequest {
             }),
             weighted: self.weighted,
             form: row_form_message(self.form),
+            key_plan: key_plan_message(self.key_plan),
         }
     }
 }

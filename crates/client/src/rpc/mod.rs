@@ -14,6 +14,7 @@
 //! ```
 
 mod auth;
+mod choices;
 mod error;
 mod messages;
 mod retry;

@@ -2,13 +2,15 @@
 
 use super::TrainingOptions;
 use crate::data::TrainingData;
+use crate::key_plan::usual_iterations;
 use crate::layout::LayoutShape;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
-use crate::{Error, Layout, Project, Result, keys};
+use crate::{Error, KeyPlanWish, Layout, Project, Result, keys};
 use hetal_ckks::Params;
 use hetal_learn::agreement::check_every;
 use hetal_learn::judge::first_range;
-use hetal_learn::{LevelPlan, Wishes};
+use hetal_learn::{KeyPlan, LevelPlan, Wishes};
+use std::sync::Arc;
 
 /// The most epochs that are accepted as a server's default.
 const MOST_EPOCHS: usize = 200;
@@ -61,12 +63,14 @@ fn expected_for(
     Ok(terms)
 }
 
-/// The layout of the training, and the wishes with the number of rows of a batch.
+/// The layout of the training, and the wishes with the number of rows of a batch. A training that
+/// was begun before keeps its key plan, unless another one is wished for.
 pub(super) fn agree_on_layout(
     project: &Project,
     offer: &Offer,
     data: &TrainingData,
     options: &TrainingOptions,
+    begun: Option<KeyPlan>,
 ) -> Result<(Layout, Wishes)> {
     let params = keys::params(project)?;
     if !offer.accepts(params.id()) {
@@ -75,10 +79,23 @@ pub(super) fn agree_on_layout(
     let batch = batch_rows(&options.wishes, offer, data.training.rows());
     let wishes = Wishes { batch: Some(batch), ..options.wishes.clone() };
     let (features, classes, weighted) = (data.features(), data.classes.len(), data.is_weighted());
-    expected_hyper_parameters(&wishes, offer, data)?;
-    let shape = LayoutShape { batch, features, classes, range: offer.defaults.range, weighted };
-    let layout = Layout::new(params, shape)?;
-    Ok((layout, wishes))
+    let terms = expected_hyper_parameters(&wishes, offer, data)?;
+    let range = offer.defaults.range;
+    let shape = LayoutShape { batch, features, classes, range, weighted, key_plan: KeyPlan::default() };
+    let candidates = |plans: &[KeyPlan]| -> Result<Vec<(KeyPlan, u64)>> {
+        plans.iter().map(|&plan| Ok((plan, bytes_to_send(project, &params, shape, plan)?))).collect()
+    };
+    let iterations = usual_iterations(data.training.rows().div_ceil(batch.max(1)), terms.max_epochs);
+    let wish = KeyPlanWish { plan: options.key_plan.plan.or(begun), ..options.key_plan };
+    let key_plan = wish.choose(offer, candidates, iterations, project.settings().uplink)?;
+    Ok((Layout::new(Arc::clone(&params), LayoutShape { key_plan, ..shape })?, wishes))
+}
+
+/// The bytes of a key set that the project does not have yet.
+fn bytes_to_send(project: &Project, params: &Arc<Params>, shape: LayoutShape, key_plan: KeyPlan) -> Result<u64> {
+    let layout = Layout::new(Arc::clone(params), LayoutShape { key_plan, ..shape })?;
+    let is_there = project.settings().keys.iter().any(|keys| keys.layout == layout.key());
+    if is_there { Ok(0) } else { layout.key_bytes(&layout.keys()?) }
 }
 
 /// The error for a server that does not accept a set. It advises only sets that are secure,
@@ -152,6 +169,32 @@ mod tests {
         let mut hiding = offer();
         (hiding.defaults.rate, hiding.defaults.momentum) = (None, None);
         assert_eq!(expected_for(&wishes, &hiding, ROWS).unwrap().rate, None);
+    }
+
+    /// A training that was begun keeps its plan, unless another one is wished for or it is refused.
+    #[test]
+    fn a_begun_training_keeps_its_key_plan() {
+        let folder = hetal_testkit::TempDir::new();
+        let project = Project::open(folder.path(), Some("insecure-toy11")).unwrap();
+        let features = hetal_learn::Matrix::from_fn(70, 3, |i, j| ((7 * i + 3 * j + i * i) % 23) as f64);
+        let labels = crate::data::Labels::Integers((0..70).map(|i| i % 3).collect());
+        let rows = crate::Labelled { features, labels, file: String::new(), columns: None, weights: None };
+        let data = TrainingData::new(&rows, None, &crate::data::Preparation::default()).unwrap();
+        let set = ParameterSetInfo { name: "insecure-toy11".to_owned(), id: *keys::params(&project).unwrap().id() };
+        let offer = Offer { sets: vec![set], key_plans: KeyPlan::OFFERED.into(), lift_seconds: 3.0, ..offer() };
+        let plan_of = |offer: &Offer, wish, begun| {
+            let mut options = TrainingOptions::new("t");
+            options.key_plan.plan = wish;
+            let agreed = agree_on_layout(&project, offer, &data, &options, begun);
+            agreed.map(|(layout, _)| layout.shape().key_plan)
+        };
+        use KeyPlan::{Balanced, Fast, Small};
+        // Toy keys are small, so more of them cost nothing.
+        assert_eq!(plan_of(&offer, None, None).unwrap(), Fast);
+        assert_eq!(plan_of(&offer, None, Some(Small)).unwrap(), Small);
+        assert_eq!(plan_of(&offer, Some(Balanced), Some(Small)).unwrap(), Balanced);
+        let fewer = Offer { key_plans: vec![Fast], ..offer.clone() };
+        assert!(matches!(plan_of(&fewer, None, Some(Small)), Err(Error::KeyPlan { plan: "small" })));
     }
 
     #[test]

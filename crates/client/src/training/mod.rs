@@ -95,9 +95,10 @@ impl<'a> TrainingRun<'a> {
         let began = Instant::now();
         // What is wrong with it is said before anything is encrypted.
         Prior::new(options.prior, data)?;
-        let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
         let folder = project.job(&options.name)?;
         let before = read_saved(&folder, options)?;
+        let begun = before.as_ref().filter(|_| !options.replace).map(|saved| saved.key_plan);
+        let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options, begun)?;
         // Check this before keys are created or retired.
         keys::require_no_rotation(project)?;
         let start = Start::new(project, options, before)?;
@@ -192,6 +193,7 @@ impl<'a> TrainingRun<'a> {
             wishes: self.saved.wishes.clone(),
             weighted: self.data.is_weighted(),
             form: self.saved.form,
+            key_plan: self.saved.key_plan,
         };
         let job = self.remote.train(request, &self.options.name, &training)?;
         let data = self.data;
@@ -471,11 +473,13 @@ pub fn name_of_same(
     options: &TrainingOptions,
     prefix: &str,
 ) -> Result<Option<String>> {
-    let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options)?;
-    let is_same = |(name, saved): &(String, SavedTraining)| {
-        name.starts_with(prefix) && saved.matches(data, &layout, &wishes, options.row_form.form)
-    };
-    Ok(saved_trainings(project).into_iter().find(is_same).map(|(name, _)| name))
+    for (name, saved) in saved_trainings(project).into_iter().filter(|(name, _)| name.starts_with(prefix)) {
+        let (layout, wishes) = agree_on_layout(project, remote.offer(), data, options, Some(saved.key_plan))?;
+        if saved.matches(data, &layout, &wishes, options.row_form.form) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether the project has an interrupted training of this name.

@@ -1,6 +1,6 @@
 //! The options of a training.
 
-use crate::{RowFormWish, rpc};
+use crate::{KeyPlanWish, RowFormWish, rpc};
 use hetal_learn::Wishes;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ pub struct TrainingOptions {
     pub wishes: Wishes,
     /// The form of the encrypted rows.
     pub row_form: RowFormWish,
+    /// How many keys are sent.
+    pub key_plan: KeyPlanWish,
     /// Whether to repeat the training without encryption and compare the result.
     pub verify: bool,
     /// Whether an existing model or training of this name may be replaced.
@@ -40,6 +42,7 @@ impl TrainingOptions {
             name: name.to_owned(),
             wishes: Wishes::default(),
             row_form: RowFormWish::default(),
+            key_plan: KeyPlanWish::default(),
             verify: false,
             replace: false,
             fresh_keys: false,

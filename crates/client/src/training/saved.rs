@@ -10,7 +10,7 @@ use crate::project::{KeySet, io_error, remove_if_there};
 use crate::rpc::{HyperParameters, JobInfo, Remote};
 use crate::{Cancellation, Error, Layout, Owner, Project, Result, TrainingData};
 use hetal_learn::judge::wider;
-use hetal_learn::{Judge, RowForm, Verdict, Wishes};
+use hetal_learn::{Judge, KeyPlan, RowForm, Verdict, Wishes};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
@@ -40,6 +40,9 @@ pub(super) struct SavedTraining {
     /// The form of the rows.
     #[serde(default)]
     pub form: RowForm,
+    /// The plan of the key set.
+    #[serde(default)]
+    pub key_plan: KeyPlan,
     pub finished: bool,
 }
 
@@ -156,6 +159,7 @@ impl SavedTraining {
             seconds: Seconds { encrypting: start.elapsed().as_secs_f64(), ..Seconds::default() },
             fresh_keys: false,
             form,
+            key_plan: layout.level_plan().key_plan(),
             finished: false,
         })
     }

@@ -441,6 +441,7 @@ impl Hetal for Handler {
             bounds: Some(v1::Bounds::default()),
             row_forms: vec![v1::RowForm::Slots.into(), v1::RowForm::Coefficients.into()],
             lift_seconds: 3.0,
+            key_plans: vec![v1::KeyPlan::Fast.into(), v1::KeyPlan::Balanced.into()],
         }))
     }
 

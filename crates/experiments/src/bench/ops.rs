@@ -5,9 +5,10 @@ use crate::process::{Timing, cpu_time, peak_rss_gib, time, with_threads};
 use crate::report::output::{print, print_object};
 use crate::report::progress;
 use crate::runner::engine::{DeviceBackend, Processor, open_gpu};
+use crate::runner::key_plan::ExperimentKeys;
 use crate::runner::local_owner::{LocalOwner, to_device};
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_circuits::{Bootstrapper, bootstrap};
 use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId};
 use hetal_cuda::{CudaBackend, CudaPoly, Graphs};
@@ -35,9 +36,9 @@ pub struct Arguments {
     /// Threads for the figure `bootstrap_wall_s` (on the CPU).
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Bootstrap faster, with a third more keys.
-    #[arg(long)]
-    pub more_keys: bool,
+    /// The keys.
+    #[command(flatten)]
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -48,14 +49,14 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let split = BsgsSplit::allowing(arguments.more_keys);
+    let key_plan = arguments.keys.plan();
     let report = match arguments.engine {
         Processor::Cpu => {
             let small_set_command = &["bench", "ops", "--set", "small", "--json"];
-            let options = CpuOptions { set: &arguments.set, threads: arguments.threads, split, small_set_command };
+            let options = CpuOptions { set: &arguments.set, threads: arguments.threads, key_plan, small_set_command };
             measure(&options, &mut |_| {})?
         }
-        Processor::Cuda => measure_on_gpu(&arguments.set, arguments.device, split)?,
+        Processor::Cuda => measure_on_gpu(&arguments.set, arguments.device, key_plan)?,
     };
     if arguments.json {
         print(true, &Value::from(report), "");
@@ -71,8 +72,8 @@ pub struct CpuOptions<'a> {
     pub set: &'a str,
     /// The threads for `bootstrap_wall_s`.
     pub threads: usize,
-    /// The split of bootstrapping matrices: more keys, or more work.
-    pub split: BsgsSplit,
+    /// How many keys bootstraps use.
+    pub key_plan: KeyPlan,
     /// Arguments of this program that print the report of the set `small` as JSON.
     pub small_set_command: &'a [&'a str],
 }
@@ -83,7 +84,7 @@ pub struct CpuOptions<'a> {
 /// For `full`, the report includes figures `small_*` of the set `small`. A second process measures
 /// them, because memory is measured for a process.
 pub fn measure(options: &CpuOptions<'_>, on_bootstrap: &mut dyn FnMut(f64)) -> Result<Map<String, Value>> {
-    let mut report = OpsBench::new(options.set, options.split)?.measure(options.threads, on_bootstrap)?;
+    let mut report = OpsBench::new(options.set, options.key_plan)?.measure(options.threads, on_bootstrap)?;
     if options.set == "full" {
         let small = run_small_set(options.small_set_command)?;
         for (ours, theirs) in [("small_bootstrap_cpu_s", "bootstrap_cpu_s"), ("small_peak_rss_gib", "peak_rss_gib")] {
@@ -107,10 +108,10 @@ fn run_small_set(arguments: &[&str]) -> Result<Value> {
 }
 
 /// Measures a parameter set on a GPU.
-pub fn measure_on_gpu(set: &str, device: usize, split: BsgsSplit) -> Result<Map<String, Value>> {
+pub fn measure_on_gpu(set: &str, device: usize, key_plan: KeyPlan) -> Result<Map<String, Value>> {
     let owner = LocalOwner::new(set)?;
     let gpu = open_gpu(&owner.params, device)?;
-    OpsBench::on(owner, gpu, split)?.measure()
+    OpsBench::on(owner, gpu, key_plan)?.measure()
 }
 
 /// A parameter set with the keys and matrices that the measurements need.
@@ -121,7 +122,7 @@ struct OpsBench<B: DeviceBackend> {
     keys: EvaluationKeys<B::Packed>,
     bootstrapper: Bootstrapper<B>,
     setup: SetupTimes,
-    split: BsgsSplit,
+    key_plan: KeyPlan,
 }
 
 /// Seconds before the first measurement.
@@ -141,27 +142,27 @@ struct OperationTimes {
 }
 
 impl OpsBench<RnsRing> {
-    fn new(set: &str, split: BsgsSplit) -> Result<Self> {
+    fn new(set: &str, key_plan: KeyPlan) -> Result<Self> {
         let owner = LocalOwner::new(set)?;
         let ring = Arc::clone(&owner.ring);
-        Self::on(owner, ring, split)
+        Self::on(owner, ring, key_plan)
     }
 }
 
 impl<B: DeviceBackend> OpsBench<B> {
     /// Makes keys and encodes matrices on a backend, with a progress bar.
-    fn on(owner: LocalOwner, backend: Arc<B>, split: BsgsSplit) -> Result<Self> {
+    fn on(owner: LocalOwner, backend: Arc<B>, key_plan: KeyPlan) -> Result<Self> {
         let start = Instant::now();
-        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_split(&owner.params, split))?;
+        let keys = owner.keys_on(&*backend, &bootstrap::keys_with_plan(&owner.params, key_plan))?;
         let keys_s = start.elapsed().as_secs_f64();
         let evaluator = Evaluator::new(Arc::clone(&owner.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
         let start = Instant::now();
-        let bootstrapper = Bootstrapper::with_split(&evaluator, &[0], split)?;
+        let bootstrapper = Bootstrapper::with_plan(&evaluator, &[0], key_plan)?;
         evaluator.backend().synchronize()?;
         spinner.finish_and_clear();
         let setup = SetupTimes { keys_s, matrices_s: start.elapsed().as_secs_f64() };
-        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, setup, split })
+        Ok(Self { encoder: owner.evaluator(), owner, evaluator, keys, bootstrapper, setup, key_plan })
     }
 
     fn encrypt(&self, values: &[Complex64], limbs: usize, scale: f64) -> Result<Ciphertext<B::Poly>> {
@@ -201,7 +202,7 @@ impl<B: DeviceBackend> OpsBench<B> {
         let constant = self.bootstrap_error(&vec![Complex64::new(0.7, -0.3); params.slots()])?;
         let repeated: Vec<Complex64> = (0..params.slots()).map(|i| values[i % 64]).collect();
         let replicated = self.bootstrap_error(&repeated)?;
-        let wanted = bootstrap::keys_with_split(params, self.split);
+        let wanted = bootstrap::keys_with_plan(params, self.key_plan);
         let keys_bytes = hetal_ckks::bytes::key_set_len(params, &wanted).map_err(hetal_ckks::Error::from)?;
         let gib = |limbs: usize| (limbs * self.evaluator.backend().packed_limb_bytes()) as f64 / f64::from(1 << 30);
         let report = json!({

@@ -12,9 +12,9 @@ use crate::report::output::print_table;
 use crate::report::table::{TextTable, digits};
 use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::{Error, Result};
 use cases::Case;
-use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_circuits::clear::Noise;
 use hetal_ckks::Params;
 use hetal_client::model::export::{ReleaseTable, TOLERATED_LOSS};
@@ -57,9 +57,9 @@ pub struct Arguments {
     /// Print the deviations of the operations of the set instead.
     #[arg(long)]
     pub measure: bool,
-    /// Bootstrap faster, with a third more keys (on the GPU).
-    #[arg(long)]
-    pub more_keys: bool,
+    /// The keys.
+    #[command(flatten)]
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -70,7 +70,7 @@ pub struct Arguments {
 
 impl Arguments {
     fn gpu(&self) -> GpuOptions {
-        GpuOptions { device: self.device, split: BsgsSplit::allowing(self.more_keys) }
+        GpuOptions { device: self.device, key_plan: self.keys.plan() }
     }
 
     fn cases(&self) -> Result<Vec<Case>> {

@@ -1,18 +1,19 @@
-//! `hetal bench upload`: bytes of encrypted rows in both forms, planned and written, and lifts a
-//! second.
+//! `hetal bench upload`: bytes of key sets by plan and of encrypted rows in both forms, planned and
+//! written, and lifts a second.
 
 use crate::report::{output, progress};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::{BootstrapBounds, BsgsSplit};
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Complex64, Engine, LiftForm};
 use hetal_ckks::Params;
 use hetal_client::layout::LayoutShape;
-use hetal_client::{Layout, Owner, written_row_bytes};
+use hetal_client::{KeyPlan, Layout, Owner, written_row_bytes};
 use hetal_learn::agreement::Preset;
 use hetal_learn::judge::first_range;
 use hetal_learn::split_mix::SplitMix64;
@@ -46,9 +47,9 @@ pub struct Arguments {
     /// Lifts of each kind that are timed, after three that are not.
     #[arg(long, default_value_t = 20)]
     pub lifts: usize,
-    /// Bootstrap faster, with a third more keys.
-    #[arg(long)]
-    pub more_keys: bool,
+    /// The keys.
+    #[command(flatten)]
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -73,8 +74,13 @@ fn text(report: &Value) -> String {
     for shape in report["shapes"].as_array().into_iter().flatten() {
         let mb = |name: &str| shape[name].as_f64().map_or("-".to_owned(), |bytes| format!("{:.1}", bytes / 1e6));
         lines += &format!(
-            "{:11} {:4} ciphertexts; slots {} MB (written {}); coefficients {} MB (written {}), {:.3} of float32\n",
+            "{:11} keys fast {} MB, balanced {} MB, small {} MB\n\
+             {:11} {:4} ciphertexts; slots {} MB (written {}); coefficients {} MB (written {}), {:.3} of float32\n",
             shape["shape"].as_str().unwrap_or_default(),
+            mb("key_bytes_fast"),
+            mb("key_bytes_balanced"),
+            mb("key_bytes_small"),
+            "",
             shape["ciphertexts"],
             mb("slots_bytes"),
             mb("slots_written_bytes"),
@@ -96,7 +102,11 @@ fn shape(arguments: &Arguments, params: &Arc<Params>, name: &str) -> Result<Valu
     let preset = *preset(name)?;
     let Preset { batch, features, classes, training_rows, validation_rows, .. } = preset;
     let range = first_range(RANGE, classes, false);
-    let layout = Layout::new(Arc::clone(params), LayoutShape { batch, features, classes, range, weighted: false })?;
+    let layout_of = |key_plan| {
+        let shape = LayoutShape { batch, features, classes, range, weighted: false, key_plan };
+        Layout::new(Arc::clone(params), shape)
+    };
+    let layout = layout_of(KeyPlan::default())?;
     let pieces = layout.pieces(training_rows).len();
     let validation = validation_rows.div_ceil(layout.geometry().rows());
     let planned = |form| {
@@ -112,6 +122,12 @@ fn shape(arguments: &Arguments, params: &Arc<Params>, name: &str) -> Result<Valu
         "ciphertexts": pieces * layout.row_vectors(true).len() + validation * layout.row_vectors(false).len(),
         "float32_bytes": float32,
     });
+    for plan in KeyPlan::OFFERED {
+        let layout = layout_of(plan)?;
+        let keys = layout.keys()?;
+        report[format!("keys_{}", plan.name())] = keys.len().into();
+        report[format!("key_bytes_{}", plan.name())] = layout.key_bytes(&keys)?.into();
+    }
     for form in [RowForm::Slots, RowForm::Coefficients] {
         let (name, bytes) = (form.name(), planned(form));
         report[format!("{name}_bytes")] = bytes.into();
@@ -150,7 +166,7 @@ fn lifts(arguments: &Arguments, params: &Params) -> Result<Value> {
     if arguments.engine == EngineKind::Clear {
         return Ok(Value::Null);
     }
-    let gpu = GpuOptions { device: arguments.device, split: BsgsSplit::allowing(arguments.more_keys) };
+    let gpu = GpuOptions { device: arguments.device, key_plan: arguments.keys.plan() };
     let runner = Runner::new(arguments.engine, &arguments.set, gpu)?;
     runner.run(&Lifts { params, count: arguments.lifts.max(1) })
 }

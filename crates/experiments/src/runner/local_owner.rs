@@ -3,7 +3,7 @@
 use super::engine::DeviceBackend;
 use crate::Result;
 use crate::report::progress;
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_circuits::clear::KeyRequirements;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::{
@@ -72,7 +72,7 @@ impl LocalOwner {
 
     /// An engine on the CPU with the keys that a circuit needs.
     pub fn engine(&self, needs: &KeyRequirements) -> Result<Encrypted<RnsRing>> {
-        self.engine_on(Arc::clone(&self.ring), needs, BsgsSplit::FewKeys)
+        self.engine_on(Arc::clone(&self.ring), needs, KeyPlan::Fast)
     }
 
     /// An engine on a backend with the keys and bootstrapping matrices that a circuit needs.
@@ -80,12 +80,12 @@ impl LocalOwner {
         &self,
         backend: Arc<B>,
         needs: &KeyRequirements,
-        split: BsgsSplit,
+        key_plan: KeyPlan,
     ) -> Result<Encrypted<B>> {
-        let keys = self.keys_on(&*backend, &encrypted::keys_with_split(&self.params, needs, split))?;
+        let keys = self.keys_on(&*backend, &encrypted::keys_with_plan(&self.params, needs, key_plan))?;
         let evaluator = Evaluator::new(Arc::clone(&self.params), backend);
         let spinner = progress::spinner("bootstrapping matrices");
-        let bootstrapper = Bootstrapper::with_split(&evaluator, &needs.bounds, split)?;
+        let bootstrapper = Bootstrapper::with_plan(&evaluator, &needs.bounds, key_plan)?;
         spinner.finish_and_clear();
         Ok(Encrypted::new(evaluator, keys, bootstrapper))
     }

@@ -122,7 +122,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
         let needs = required_keys.find(&params, &job.tenant, training, &circuit)?;
         let since = Instant::now();
         let bootstrapper = std::thread::scope(|scope| {
-            let matrices = scope.spawn(|| Bootstrapper::new(&evaluator, &needs.bounds));
+            let matrices = scope.spawn(|| Bootstrapper::with_plan(&evaluator, &needs.bounds, training.key_plan));
             if let JobSpec::Training(_) = job.spec {
                 load_keys(&keys, &*device, progress).map_err(|failure| match failure {
                     KeyLoading::Bad(e) => bad(&e),

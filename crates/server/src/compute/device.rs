@@ -9,7 +9,6 @@ use crate::store::state::Job;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_circuits::Encrypted;
-use hetal_circuits::bootstrap::BsgsSplit;
 use hetal_ckks::Params;
 use hetal_ckks::backend::Failure;
 use hetal_cuda::selftest::RingPrimes;
@@ -251,13 +250,13 @@ fn plan(
     let GpuMemory { free, total } = memory;
     let circuit = training.circuit(params)?;
     let required = cache.find(params, tenant, training, &circuit)?;
-    let (keys, bounds, steps) = (&required.keys[..], &required.bounds, BsgsSplit::FewKeys);
+    let (keys, bounds, key_plan) = (&required.keys[..], &required.bounds, training.key_plan);
     let batches = training.batches.len() + training.validation.len();
     let pieces = circuit.pieces_of(0, training.batches.len()).len();
     let mut needed = 0;
     for graphs in [true, false] {
         let decays = training.agreement.alpha != 0.0;
-        let dry_run = DryRun { params, keys, bounds, steps, graphs, pieces, decays };
+        let dry_run = DryRun { params, keys, bounds, key_plan, graphs, pieces, decays };
         let trainer = |engine: &Encrypted<CudaBackend>| Ok(circuit.trainer(engine, training.agreement.range)?);
         let dry_run = || MemoryEstimate::dry_run(&dry_run, trainer).map_err(Error::failed);
         let estimate = required.estimate(EstimateOf { graphs, pieces }, dry_run)?.from_disk();
@@ -330,7 +329,7 @@ pub fn log_graphs(gpu: &CudaBackend) {
 mod tests {
     use super::*;
     use crate::jobs::spec::RowBlob;
-    use hetal_learn::{AgreementLimits, RowForm, Wishes};
+    use hetal_learn::{AgreementLimits, KeyPlan, RowForm, Wishes};
     use hetal_wire::BlobName;
 
     #[test]
@@ -417,6 +416,7 @@ mod tests {
             validation: vec![row_blob(64); 2],
             agreement: AgreementLimits::default().agree(&Wishes { batch: Some(64), ..Wishes::default() }).unwrap(),
             form: RowForm::Slots,
+            key_plan: KeyPlan::Fast,
         };
         let (lists, ann) = (RequiredKeysCache::default(), Tenant::try_from("ann".to_owned()).unwrap());
         // The cache keeps entries of tenants apart.

@@ -1,6 +1,7 @@
 //! GPU memory of a training, found by a dry run without a GPU.
 
-use hetal_circuits::bootstrap::{BootstrapBounds, BsgsSplit};
+use hetal_circuits::KeyPlan;
+use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext};
 use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, SwitchingKey};
 use hetal_cuda::{CudaBackend, CudaPoly};
@@ -39,7 +40,7 @@ pub struct DryRun<'a> {
     /// Bounds of the bootstrapped values, as powers of two.
     pub bounds: &'a BootstrapBounds,
     /// The rotation strategy of bootstraps.
-    pub steps: BsgsSplit,
+    pub key_plan: KeyPlan,
     /// Whether bootstraps are recorded as CUDA graphs.
     pub graphs: bool,
     /// Pieces of a batch.
@@ -62,13 +63,13 @@ impl MemoryEstimate {
         run: &DryRun<'_>,
         trainer: impl FnOnce(&Encrypted<CudaBackend>) -> Result<Trainer<Encrypted<CudaBackend>>, Problem>,
     ) -> Result<Self, Problem> {
-        let &DryRun { params, keys, bounds, steps, graphs, pieces, decays } = run;
+        let &DryRun { params, keys, bounds, key_plan, graphs, pieces, decays } = run;
         let gpu = Arc::new(CudaBackend::dry_run(params.log_n(), params.chain(), params.special())?);
         if !graphs {
             gpu.use_graphs(false);
         }
         let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
-        let bootstrapper = Bootstrapper::with_split(&evaluator, bounds, steps)?;
+        let bootstrapper = Bootstrapper::with_plan(&evaluator, bounds, key_plan)?;
         let engine = Encrypted::new(evaluator, placeholder_keys(&gpu, params, keys), bootstrapper);
         let trainer = trainer(&engine)?;
         let (g, level_plan) = (*trainer.products().geometry(), trainer.products().level_plan());

@@ -8,7 +8,7 @@ use hetal_circuits::bootstrap::BootstrapBounds;
 use hetal_circuits::encrypted;
 use hetal_ckks::bytes::FormatError;
 use hetal_ckks::{KeyId, Params};
-use hetal_learn::Circuit;
+use hetal_learn::{Circuit, KeyPlan};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -85,6 +85,7 @@ struct Shape {
     range_bits: u64,
     weighted: bool,
     decays: bool,
+    key_plan: KeyPlan,
 }
 
 impl RequiredKeysCache {
@@ -107,6 +108,7 @@ impl RequiredKeysCache {
             range_bits: training.agreement.range.to_bits(),
             weighted: training.agreement.weighted,
             decays: training.agreement.alpha != 0.0,
+            key_plan: training.key_plan,
         };
         let known = |kept: &HashMap<Tenant, Vec<(Shape, Arc<RequiredKeys>)>>| {
             kept.get(tenant)?.iter().find(|(known, _)| *known == shape).map(|(_, needs)| Arc::clone(needs))
@@ -116,7 +118,7 @@ impl RequiredKeysCache {
         }
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
         let bounds = Circuit::bounds(&keys, training.agreement.alpha);
-        let keys = encrypted::keys(params, &keys);
+        let keys = encrypted::keys_with_plan(params, &keys, training.key_plan);
         let needs = Arc::new(RequiredKeys { keys, bounds, estimates: Mutex::default() });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {

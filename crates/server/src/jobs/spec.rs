@@ -5,7 +5,7 @@ use hetal_ckks::Params;
 use hetal_ckks::ROUNDED_BITS;
 use hetal_ckks::bytes::{rounded_ciphertext_len, seeded_ciphertext_len};
 use hetal_learn::agreement::CIRCUIT_VERSION;
-use hetal_learn::{Agreement, Circuit, LevelPlan, RowForm, RowVector};
+use hetal_learn::{Agreement, Circuit, KeyPlan, LevelPlan, RowForm, RowVector};
 use hetal_wire::{BlobName, JobId};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,9 @@ pub struct TrainingSpec {
     /// The form of all rows.
     #[serde(default)]
     pub form: RowForm,
+    /// The plan of the key set.
+    #[serde(default)]
+    pub key_plan: KeyPlan,
 }
 
 /// What a classification is to do: classify rows with the weights, keys and shape of a training.
@@ -121,7 +124,7 @@ impl TrainingSpec {
         if !self.has_current_circuit() {
             return Err(Error::invalid("the training was begun by another version of hetal: train again"));
         }
-        let level_plan = LevelPlan::of(weighted);
+        let level_plan = LevelPlan::of(weighted).with_keys(self.key_plan);
         Circuit::with_plan(params.slots(), batch, self.features, self.classes, range, level_plan)
             .map_err(Error::invalid)
     }

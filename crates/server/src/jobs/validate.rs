@@ -10,7 +10,7 @@ use hetal_ckks::Params;
 use hetal_ckks::bytes;
 use hetal_learn::agreement::{DECAY, check_every};
 use hetal_learn::nesterov::Momentum;
-use hetal_learn::{Agreement, AgreementLimits, RowForm, Wishes};
+use hetal_learn::{Agreement, AgreementLimits, KeyPlan, RowForm, Wishes};
 use hetal_wire::{BlobName, JobId, v1};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,6 +55,7 @@ impl RequestValidator<'_> {
             agreement: Agreement { weighted: message.weighted, ..self.agreement(message.wishes.as_ref())? }
                 .for_classes(message.classes as usize),
             form: row_form(message.form)?,
+            key_plan: key_plan(message.key_plan)?,
         };
         if training.batches.is_empty() || training.validation.is_empty() {
             return Err(Error::invalid("a training needs at least one batch and one blob of validation rows"));
@@ -213,6 +214,16 @@ fn row_form(message: i32) -> Result<RowForm> {
         Ok(v1::RowForm::Slots) => Ok(RowForm::Slots),
         Ok(v1::RowForm::Coefficients) => Ok(RowForm::Coefficients),
         _ => Err(Error::invalid(format!("unknown form of rows {message}: this server knows slots and coefficients"))),
+    }
+}
+
+/// The key plan of a request.
+fn key_plan(message: i32) -> Result<KeyPlan> {
+    match v1::KeyPlan::try_from(message) {
+        Ok(v1::KeyPlan::Fast) => Ok(KeyPlan::Fast),
+        Ok(v1::KeyPlan::Balanced) => Ok(KeyPlan::Balanced),
+        Ok(v1::KeyPlan::Small) => Ok(KeyPlan::Small),
+        _ => Err(Error::invalid(format!("unknown key plan {message}: this server knows fast, balanced and small"))),
     }
 }
 

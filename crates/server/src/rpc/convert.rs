@@ -35,6 +35,7 @@ impl Service {
             }),
             row_forms: [v1::RowForm::Slots, v1::RowForm::Coefficients].map(i32::from).into(),
             lift_seconds: self.core.config.lift_seconds.unwrap_or(0.0),
+            key_plans: [v1::KeyPlan::Fast, v1::KeyPlan::Balanced, v1::KeyPlan::Small].map(i32::from).into(),
         }
     }
 

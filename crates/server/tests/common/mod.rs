@@ -87,7 +87,7 @@ impl Owner {
         let circuit = Circuit::with_plan(slots, BATCH, FEATURES, CLASSES, 32.0, level_plan).unwrap();
         let mut keys = EvaluationKeys::default();
         let needs = circuit.keys(client.params.top_level()).unwrap();
-        client.add_keys(&mut keys, encrypted::keys(&client.params, &needs));
+        client.add_keys(&mut keys, encrypted::keys_with_plan(&client.params, &needs, level_plan.key_plan()));
         let (folder, reference) = (TempDir::new(), OnceLock::new());
         let validation = Matrix::zeros(0, 0);
         let mut owner = Self { client, circuit, folder, rows: [64, 50], alpha, form, validation, reference };
@@ -175,6 +175,7 @@ impl Owner {
             wishes: self.wishes(),
             weighted: self.is_weighted(),
             form: self.form,
+            key_plan: self.circuit.level_plan().key_plan(),
         }
     }
 
@@ -208,7 +209,8 @@ impl Owner {
         let evaluator = Evaluator::new(params.clone(), self.client.ring.clone());
         let agreement = self.agreement();
         let bounds = Circuit::bounds(&self.circuit.keys(params.top_level()).unwrap(), agreement.alpha);
-        let bootstrapper = Bootstrapper::new(&evaluator, &bounds).unwrap();
+        let key_plan = self.circuit.level_plan().key_plan();
+        let bootstrapper = Bootstrapper::with_plan(&evaluator, &bounds, key_plan).unwrap();
         let engine = Encrypted::new(evaluator, keys, bootstrapper);
         let trainers: Vec<(f64, Trainer<Encrypted<RnsRing>>)> =
             self.circuit.ranges().iter().map(|&r| (r, self.circuit.trainer(&engine, r).unwrap())).collect();

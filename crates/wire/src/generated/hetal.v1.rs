@@ -33,6 +33,9 @@ pub struct Offer {
     /// Seconds of one lift on this server, about.
     #[prost(double, tag = "7")]
     pub lift_seconds: f64,
+    /// The key plans that the server accepts.
+    #[prost(enumeration = "KeyPlan", repeated, tag = "8")]
+    pub key_plans: ::prost::alloc::vec::Vec<i32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ParameterSet {
@@ -235,6 +238,9 @@ pub struct Training {
     /// The form of all batches and of the validation rows.
     #[prost(enumeration = "RowForm", tag = "9")]
     pub form: i32,
+    /// The plan that the key set follows.
+    #[prost(enumeration = "KeyPlan", tag = "10")]
+    pub key_plan: i32,
 }
 /// Computes the logits of queries with weights that a training left on the server.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -462,6 +468,42 @@ impl RowForm {
             "ROW_FORM_UNSPECIFIED" => Some(Self::Unspecified),
             "ROW_FORM_SLOTS" => Some(Self::Slots),
             "ROW_FORM_COEFFICIENTS" => Some(Self::Coefficients),
+            _ => None,
+        }
+    }
+}
+/// How many switching keys a training has. With fewer keys the server computes longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum KeyPlan {
+    Unspecified = 0,
+    /// A key for every rotation.
+    Fast = 1,
+    /// Five keys for each matrix of a bootstrap; rotations of a training are chained.
+    Balanced = 2,
+    /// Three keys for each matrix of a bootstrap; rotations of a training are chained.
+    Small = 3,
+}
+impl KeyPlan {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "KEY_PLAN_UNSPECIFIED",
+            Self::Fast => "KEY_PLAN_FAST",
+            Self::Balanced => "KEY_PLAN_BALANCED",
+            Self::Small => "KEY_PLAN_SMALL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "KEY_PLAN_UNSPECIFIED" => Some(Self::Unspecified),
+            "KEY_PLAN_FAST" => Some(Self::Fast),
+            "KEY_PLAN_BALANCED" => Some(Self::Balanced),
+            "KEY_PLAN_SMALL" => Some(Self::Small),
             _ => None,
         }
     }

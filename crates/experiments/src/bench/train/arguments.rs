@@ -2,9 +2,10 @@
 
 use crate::runner::GpuOptions;
 use crate::runner::engine::EngineKind;
+use crate::runner::key_plan::ExperimentKeys;
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::BsgsSplit;
+use hetal_circuits::KeyPlan;
 use hetal_learn::RowForm;
 use hetal_learn::agreement::Preset;
 use std::path::PathBuf;
@@ -111,9 +112,9 @@ pub struct Arguments {
     /// Which row-shifted versions of the features stay in memory.
     #[arg(long, value_enum, default_value = "auto")]
     pub versions: VersionsKept,
-    /// Bootstrap faster, with a third more keys (on the GPU).
-    #[arg(long)]
-    pub more_keys: bool,
+    /// The keys.
+    #[command(flatten)]
+    pub keys: ExperimentKeys,
     /// The number of the GPU.
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -153,9 +154,9 @@ impl Arguments {
         })
     }
 
-    /// The split of bootstrapping matrices.
-    pub(super) fn split(&self) -> BsgsSplit {
-        BsgsSplit::allowing(self.more_keys)
+    /// How many keys bootstraps use.
+    pub(super) fn key_plan(&self) -> KeyPlan {
+        self.keys.plan()
     }
 
     /// Whether bootstraps are recorded as graphs.
@@ -167,6 +168,6 @@ impl Arguments {
     }
 
     pub(super) fn gpu_options(&self) -> GpuOptions {
-        GpuOptions { device: self.device, split: self.split() }
+        GpuOptions { device: self.device, key_plan: self.key_plan() }
     }
 }

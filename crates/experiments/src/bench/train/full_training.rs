@@ -203,8 +203,9 @@ pub(super) fn measure(arguments: &Arguments, patience: usize) -> Result<Value> {
     let search = grid_search(&raw, &agreement, &row_norms, &rates)?;
     let &Trial { row_norm, rate, result: ref plain } = search.best();
     let (splits, agreement) = (raw.normalised(row_norm)?, Agreement { rate, ..agreement });
-    let setup =
-        training_setup(&splits, &agreement, params.slots(), RowsSent::new(arguments.rows_form.into(), row_norm))?;
+    let rows_sent = RowsSent::new(arguments.rows_form.into(), row_norm);
+    let mut setup = training_setup(&splits, &agreement, params.slots(), rows_sent)?;
+    setup.level_plan = setup.level_plan.with_keys(arguments.key_plan());
     let mut report = json!({
         "shape": arguments.shape,
         "engine": arguments.engine.name(),

@@ -84,7 +84,7 @@ impl TrainingSetup {
         Ok(Self {
             preset,
             geometry: Geometry::new(slots, preset.batch, features, preset.classes)?,
-            level_plan: LevelPlan::lowest(),
+            level_plan: LevelPlan::lowest().with_keys(arguments.key_plan()),
             constants: Constants::built_in(preset.classes, first_range(RANGE, preset.classes, false))?,
             rate: arguments.rate.unwrap_or(preset.rate),
             rows_sent: RowsSent::new(arguments.rows_form.into(), row_norm),
@@ -110,11 +110,11 @@ impl TrainingSetup {
 
     /// The device memory of the training, by a dry run.
     pub(super) fn memory_estimate(&self, arguments: &Arguments, params: &Arc<Params>) -> Result<MemoryEstimate> {
-        let (needs, split, graphs) = (self.required_keys(params)?, arguments.split(), arguments.graphs());
-        let keys = encrypted::keys_with_split(params, &needs, split);
+        let (needs, key_plan, graphs) = (self.required_keys(params)?, arguments.key_plan(), arguments.graphs());
+        let keys = encrypted::keys_with_plan(params, &needs, key_plan);
         let pieces = self.geometry.pieces(self.preset.batch);
         let (bounds, decays) = (&needs.bounds, false);
-        let dry_run = DryRun { params, keys: &keys, bounds, steps: split, graphs, pieces, decays };
+        let dry_run = DryRun { params, keys: &keys, bounds, key_plan, graphs, pieces, decays };
         let found = MemoryEstimate::dry_run(&dry_run, |engine| Ok(self.trainer(engine)?));
         found.map_err(|problem| Error::MemoryEstimate { reason: problem.to_string() })
     }

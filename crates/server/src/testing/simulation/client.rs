@@ -13,7 +13,7 @@ use crate::store::state::{BlobKind, EventLimit, JobState, NewJob, State, Upload,
 use crate::store::uploads::{Resumed, UploadWriter};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_learn::{AgreementLimits, RowForm, Verdict};
+use hetal_learn::{AgreementLimits, KeyPlan, RowForm, Verdict};
 use hetal_wire::{BlobName, JobId, v1};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -99,6 +99,7 @@ impl Client {
             validation: vec![row_blob(batches + 1)],
             agreement,
             form: RowForm::Slots,
+            key_plan: KeyPlan::Fast,
         };
         Self {
             tenant: tenant.to_owned().try_into().unwrap(),

@@ -6,7 +6,7 @@ use crate::jobs::spec::{JobSpec, RowBlob, TrainingSpec};
 use crate::store::state::*;
 use crate::tenants::Tenant;
 use hetal_learn::Verdict;
-use hetal_learn::{AgreementLimits, RowForm};
+use hetal_learn::{AgreementLimits, KeyPlan, RowForm};
 use hetal_testkit::TempDir;
 use hetal_testkit::postgres::Postgres;
 use hetal_wire::{BlobName, JobId, v1};
@@ -33,6 +33,7 @@ pub(crate) fn new_job(n: u8) -> NewJob {
         validation: vec![row_blob(3)],
         agreement: AgreementLimits::default().defaults,
         form: RowForm::Slots,
+        key_plan: KeyPlan::Fast,
     });
     NewJob { id: JobId([n; 16]), request: [n; 16], body: [n; 32], label: format!("job {n}"), spec }
 }
