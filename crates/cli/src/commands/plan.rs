@@ -305,7 +305,7 @@ impl PlanReport {
             format!("{batches} {kind} of {batch} rows; parameter set {set} ({security})"),
             String::new(),
             format!(
-                "sent once          keys {} ({} of them), rows {} (without seeds {})",
+                "sent once          keys {} ({} of them, with the plan fast), rows {} (without seeds {})",
                 bytes(sizes.key_bytes),
                 sizes.keys,
                 bytes(sizes.upload_bytes),
