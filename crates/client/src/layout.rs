@@ -274,7 +274,7 @@ mod tests {
         for (name, batch, features, classes) in [
             ("mnist", 1024, 768, 10),
             ("cifar10", 2048, 768, 10),
-            ("facemask", 512, 768, 2),
+            ("facemask", 512, 768, 3),
             ("dermamnist", 1024, 768, 7),
             ("snips", 1024, 768, 7),
         ] {
