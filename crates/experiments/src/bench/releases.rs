@@ -126,7 +126,7 @@ fn measure_case(arguments: &Arguments, case: &Case, noise: Noise) -> Result<Valu
         "weighted": case.agreement.weighted,
         "first_range": case.agreement.range,
         "verdicts": history.text(),
-        "iterations": history.epoch * case.train.rows().div_ceil(case.agreement.batch),
+        "iterations": case.iterations(&history)?,
         "estimate_seconds": seconds,
         "largest_weight": exact.max_magnitude(),
         "approximation": hetal_learn::rehearsal::distance(&exact, &reference)?,

@@ -12,9 +12,10 @@ use hetal_learn::split_mix::SplitMix64;
 use hetal_learn::{
     Agreement, AgreementLimits, Circuit, EncryptedPiece, Judge, LabelledMatrix, LevelPlan, Matrix, Verdict, packing,
 };
+use std::ops::Range;
 use std::path::Path;
 
-/// The most epochs that a client has repeated.
+/// The most checks that a client has repeated.
 const REPEATS: usize = 6;
 /// The first of the splits of a table that its defaults were not chosen on.
 const SPLIT: u64 = 11;
@@ -29,10 +30,10 @@ pub(super) struct Case {
     pub agreement: Agreement,
 }
 
-/// The verdicts of a training and the epoch whose weights are looked at.
+/// The verdicts of a training and the accepted check whose weights are looked at.
 pub(super) struct History {
     pub verdicts: Vec<Verdict>,
-    pub epoch: usize,
+    pub check: usize,
 }
 
 impl History {
@@ -57,7 +58,7 @@ pub(super) struct Prepared {
 impl Prepared {
     pub fn rehearsal<'a>(&'a self, case: &'a Case, history: &'a History) -> Rehearsal<'a> {
         let (circuit, pieces) = (&self.circuit, &self.pieces[..]);
-        Rehearsal { circuit, agreement: &case.agreement, pieces, verdicts: &history.verdicts, check: history.epoch }
+        Rehearsal { circuit, agreement: &case.agreement, pieces, verdicts: &history.verdicts, check: history.check }
     }
 }
 
@@ -105,6 +106,15 @@ impl Case {
         Ok(Self { name: format!("random {number}"), train, validation, test: None, row_weights, agreement })
     }
 
+    /// The iterations up to the check of a history.
+    pub fn iterations(&self, history: &History) -> Result<usize> {
+        Ok(self.agreement.iterations_until(history.check, self.batches()?.len()))
+    }
+
+    fn batches(&self) -> Result<Vec<Range<usize>>> {
+        Ok(self.train.batches(self.agreement.batch)?)
+    }
+
     /// The verdicts that a client would give, found without encryption.
     pub fn history(&self) -> Result<History> {
         let mut training = Plain::new(self);
@@ -113,19 +123,19 @@ impl Case {
         let mut verdicts = Vec::new();
         while verdicts.last() != Some(&Verdict::Stop) {
             let start = training.clone();
-            training.epoch(self, hetal_learn::softmax::exact)?;
+            training.until_check(self, hetal_learn::softmax::exact)?;
             let logits = reference::logits(self.validation.features(), training.model.weights())?;
             let verdict = judge.judge(&logits, self.validation.labels())?.verdict;
             training.apply(self, verdict, start);
             verdicts.push(verdict);
-            if training.accepted == self.agreement.max_epochs {
+            if training.accepted == self.agreement.checks(self.batches()?.len()) {
                 break;
             }
         }
-        // Random rows soon have their best epoch. Their last weights have more noise.
+        // Random rows soon have their best check. Their last weights have more noise.
         let last = self.test.is_none().then_some(training.accepted);
-        let epoch = last.or(judge.best_check()).filter(|epoch| *epoch > 0).ok_or(Error::NothingLearned)?;
-        Ok(History { verdicts, epoch })
+        let check = last.or(judge.best_check()).filter(|check| *check > 0).ok_or(Error::NothingLearned)?;
+        Ok(History { verdicts, check })
     }
 
     /// The weights of a training without encryption, with any softmax, centred over the classes.
@@ -133,9 +143,9 @@ impl Case {
         let mut training = Plain::new(self);
         for &verdict in &history.verdicts {
             let start = training.clone();
-            training.epoch(self, softmax)?;
+            training.until_check(self, softmax)?;
             training.apply(self, verdict, start);
-            if training.accepted == history.epoch {
+            if training.accepted == history.check {
                 break;
             }
         }
@@ -150,7 +160,7 @@ impl Case {
         let (features, classes) = (self.train.features().columns(), self.train.classes());
         let circuit = Circuit::with_plan(slots, batch, features, classes, range, LevelPlan::of(weighted))?;
         let g = circuit.geometry();
-        let piece = |rows: std::ops::Range<usize>| -> Result<PieceSlots> {
+        let piece = |rows: Range<usize>| -> Result<PieceSlots> {
             let weights = self.row_weights.as_ref().map(|weights| &weights[rows.clone()]);
             let labels = &self.train.labels()[rows.clone()];
             Ok(EncryptedPiece {
@@ -172,21 +182,26 @@ struct Plain {
     rate: f64,
     range: f64,
     accepted: usize,
+    iteration: usize,
 }
 
 impl Plain {
     fn new(case: &Case) -> Self {
         let initial = initial_weights(case.train.classes(), case.train.features().columns(), case.agreement.seed);
         let model = ReferenceModel::new(initial, case.agreement.momentum);
-        Self { model, rate: case.agreement.rate, range: case.agreement.range, accepted: 0 }
+        Self { model, rate: case.agreement.rate, range: case.agreement.range, accepted: 0, iteration: 0 }
     }
 
-    fn epoch(&mut self, case: &Case, softmax: impl Fn(&mut [f64]) + Copy) -> Result<()> {
+    /// The iterations up to the next check.
+    fn until_check(&mut self, case: &Case, softmax: impl Fn(&mut [f64]) + Copy) -> Result<()> {
         let size = StepSize { rate: self.rate, alpha: case.agreement.alpha };
-        for rows in case.train.batches(case.agreement.batch)? {
+        let batches = case.batches()?;
+        while self.iteration < case.agreement.iterations_until(self.accepted + 1, batches.len()) {
+            let rows = batches[self.iteration % batches.len()].clone();
             let weights = case.row_weights.as_ref().map(|weights| &weights[rows.clone()]);
             let (x, labels) = (case.train.features().slice(rows.clone()), &case.train.labels()[rows]);
             self.model.weighted_step(&x, labels, weights, size, softmax)?;
+            self.iteration += 1;
         }
         self.model.prepare_for_judgement();
         Ok(())
@@ -218,4 +233,28 @@ fn clusters(
     let longest = (0..rows).map(|i| raw.row(i).iter().map(|x| x * x).sum::<f64>().sqrt()).fold(0.0, f64::max);
     let features = Matrix::from_fn(rows, features, |i, h| raw[(i, h)] * norm / longest);
     Ok(LabelledMatrix::new(features, labels, classes)?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use hetal_circuits::clear::Noise;
+    use hetal_learn::rehearsal::distance;
+    use hetal_learn::softmax;
+
+    /// What is repeated on an engine is the training that was judged: its checks, its verdicts and
+    /// the check whose weights are taken.
+    #[test]
+    fn the_training_that_was_judged_is_repeated() {
+        let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tables");
+        for case in [Case::of_table(&tables, "iris").unwrap(), Case::random(1024, 1).unwrap()] {
+            let history = case.history().unwrap();
+            let prepared = case.prepared(1024).unwrap();
+            let repeated = prepared.rehearsal(&case, &history).weights(20, Noise::default()).unwrap();
+            let judged = case.reference(&history, softmax::exact).unwrap();
+            let difference = distance(&repeated, &judged).unwrap() / judged.max_magnitude();
+            assert!(difference < 1e-3, "{}: {difference}, {}", case.name, history.text());
+        }
+    }
 }
