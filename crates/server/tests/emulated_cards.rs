@@ -1,5 +1,5 @@
-//! A server with two emulated GPUs, each with a process of its own: the fault of one leaves the job of
-//! the other alone.
+//! A server with two emulated GPUs, each with a process of its own: the fault of one leaves the job
+//! of the other alone.
 //!
 //! `cargo test --release -p hetal-server --features emulator --test emulated_cards`
 #![allow(clippy::unwrap_used, clippy::panic)]
