@@ -161,6 +161,8 @@ fn serve(arguments: &Arguments) -> Result<()> {
         // The supervisor's own.
         (config.metrics, config.take_over) = (None, false);
     }
+    #[cfg(feature = "emulator")]
+    emulate_card(&config);
     let cards = hetal_server::supervised_cards(&config);
     if !cards.is_empty() {
         tracing::info!(?cards, "starting a process for each GPU");
@@ -202,6 +204,21 @@ fn serve(arguments: &Arguments) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Gives this process an emulated GPU. It is lost as soon as there is a file of the GPU's number in
+/// the folder that `HETAL_EMULATED_CARDS` names; the file is then deleted.
+#[cfg(feature = "emulator")]
+fn emulate_card(config: &Config) {
+    let (Some(folder), &[card]) = (std::env::var_os("HETAL_EMULATED_CARDS"), &config.cards[..]) else { return };
+    let launches = hetal_cuda::emulated::install(usize::MAX);
+    let fault = PathBuf::from(folder).join(card.to_string());
+    std::thread::spawn(move || {
+        while std::fs::remove_file(&fault).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        launches.store(0, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 fn stop(running: Server) {

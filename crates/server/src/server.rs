@@ -300,9 +300,9 @@ impl Server {
             let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
             let timeouts = VerdictTimeouts::new(worker.core.config.bounds.verdict_seconds, Some(shared));
             self.threads.push(thread("verdict-timeout".to_owned(), move || timeouts.watch(&worker))?);
-            let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
-            self.threads.push(thread("garbage".to_owned(), move || duties::collect_garbage(&worker, &*shared))?);
         }
+        let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
+        self.threads.push(thread("garbage".to_owned(), move || duties::collect_garbage(&worker, &*shared))?);
         let worker = Arc::clone(&self.worker);
         let renew = move || duties::renew_ownership(&worker, &*database, renewal_interval);
         self.threads.push(thread("ownership".to_owned(), renew)?);

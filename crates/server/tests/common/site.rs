@@ -133,6 +133,16 @@ impl Member {
         std::fs::read_to_string(self.folder.join("log")).unwrap()
     }
 
+    /// Loses an emulated GPU.
+    pub fn lose_card(&self, card: usize) {
+        std::fs::write(self.folder.join(card.to_string()), b"").unwrap();
+    }
+
+    /// The name by which the database knows the worker of a GPU.
+    pub fn name_of_card(&self, card: usize) -> String {
+        std::fs::read_to_string(self.folder.join(format!("server/cards/{card}/worker"))).unwrap()
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -158,7 +168,12 @@ impl Member {
         if self.role != BEFORE {
             command.args(["--role", self.role]);
         }
-        command.args(["--engine", "cpu", "--sets", "insecure-toy11", "--allow-insecure"]);
+        command.args(["--sets", "insecure-toy11", "--allow-insecure"]);
+        match self.role {
+            // Two emulated GPUs.
+            "all" => command.args(["--engine", "cuda", "--cards", "0,1"]).env("HETAL_EMULATED_CARDS", &self.folder),
+            _ => command.args(["--engine", "cpu"]),
+        };
         command.args(["--log", "info", "--address", &self.address]).arg("--config").arg(&config);
         command.env("HETAL_FOLDER", self.folder.join("server")).env("HETAL_DATABASE_URL", &self.url);
         self.child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();

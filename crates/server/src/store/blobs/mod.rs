@@ -132,6 +132,11 @@ pub trait Blobs: Send + Sync {
         false
     }
 
+    /// Deletes local copies of uploads that are no longer needed. Returns their number.
+    fn drop_copies(&self, _is_needed: &dyn Fn(&Tenant, BlobName) -> Result<bool>) -> Result<usize> {
+        Ok(0)
+    }
+
     /// How the store receives blobs in parts; `None` if it does not.
     fn parts(&self) -> Option<&dyn PartStore> {
         None

@@ -355,6 +355,19 @@ impl Blobs for S3Blobs {
         true
     }
 
+    fn drop_copies(&self, is_needed: &dyn Fn(&Tenant, BlobName) -> Result<bool>) -> Result<usize> {
+        let mut dropped = 0;
+        for (tenant, namespace) in self.local.namespaces()? {
+            for name in self.local.list(&tenant, namespace)? {
+                if !is_needed(&tenant, name)? {
+                    self.local.delete(&BlobKey::new(&tenant, namespace, name))?;
+                    dropped += 1;
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
     fn parts(&self) -> Option<&dyn PartStore> {
         Some(self)
     }

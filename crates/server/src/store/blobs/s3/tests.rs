@@ -143,6 +143,23 @@ fn a_bucket_receives_parts() {
     assert!(!is_joined(first.join(&key, &id, &parts)));
 }
 
+/// A key set that another server deleted does not stay on this one's disk.
+#[test]
+fn copies_go_with_their_uploads() {
+    let bucket = Bucket::new();
+    let (first, second) = (bucket.open("", "first"), bucket.open("", "second"));
+    let keys = [&b"hello"[..], b"world"].map(|bytes| {
+        let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(bytes));
+        first.put(&key, bytes).unwrap();
+        (key.clone(), second.local(&key).unwrap().unwrap())
+    });
+    first.delete(&keys[0].0).unwrap();
+    let is_needed = |_: &Tenant, name| Ok(name == keys[1].0.name());
+    assert_eq!(second.drop_copies(&is_needed).unwrap(), 1);
+    assert!(!keys[0].1.exists() && keys[1].1.exists());
+    assert!(second.len(&keys[1].0).unwrap().is_some(), "only copies go");
+}
+
 /// What a proxy does with a connection to the store.
 #[derive(Clone, Copy)]
 enum Fault {
