@@ -91,14 +91,14 @@ pub fn renew_ownership(worker: &WorkerContext, database: &dyn Database, pause: D
 
 /// Deletes copies of uploads that other servers deleted, and collects garbage of a shared database,
 /// if no other server does.
-pub fn collect_garbage(worker: &WorkerContext, database: &dyn Database) {
+pub fn run_garbage_duty(worker: &WorkerContext, database: &dyn Database) {
     repeat(worker, COLLECTION_INTERVAL, || {
         let Some(shared) = database.shared() else { return false };
         report_collected(worker.core.blobs.drop_copies(&|tenant, name| Ok(database.upload(tenant, name)?.is_some())));
         if !worker.core.config.role.serves() {
             return true;
         }
-        let collected = match shared.elect(Duty::CollectGarbage, &worker.name, COLLECTION_TERM) {
+        let collected = match shared.take_duty(Duty::CollectGarbage, &worker.name, COLLECTION_TERM) {
             Ok(true) => shared_gc::collect(database, &*worker.core.blobs, shared_gc::GRACE),
             Ok(false) => Ok(0),
             Err(error) => Err(error),

@@ -28,7 +28,7 @@ pub use compute::memory_estimate;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use jobs::spec as job_spec;
-pub use migrate::{MoveReport, migrate};
+pub use migrate::{MoveReport, move_to_postgres};
 pub use net::certificates::{authority_path, certificate_warnings};
 pub use server::{Server, start};
 pub use store::{blobs, state};

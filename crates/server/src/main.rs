@@ -292,7 +292,7 @@ fn forget(config: &Config, tenant: &str, even_if_configured: bool) -> Result<()>
 }
 
 fn move_server(config: &Config, from: Option<&Path>, blobs_stay: bool) -> Result<()> {
-    let report = hetal_server::migrate(config, from.unwrap_or(&config.folder), blobs_stay)?;
+    let report = hetal_server::move_to_postgres(config, from.unwrap_or(&config.folder), blobs_stay)?;
     println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
     Ok(())
 }

@@ -8,8 +8,8 @@
 use crate::config::Config;
 use crate::store::blobs::{self, BlobKey, Blobs, LocalBlobs};
 use crate::store::folder;
-use crate::store::parts::{PART_BYTES, StoredPart, hash_of_part, name_of_parts};
-use crate::store::state::{Database, Identity, OwnerMarks, PgState, SqliteState};
+use crate::store::parts::{STORED_PART_BYTES, StoredPart, hash_of_part, name_of_parts};
+use crate::store::state::{Database, DatabaseIdentity, OwnerMarks, PgState, SqliteState};
 use crate::{Error, Result};
 use serde::Serialize;
 use std::io::Read;
@@ -33,7 +33,7 @@ pub struct MoveReport {
 
 /// Moves the server in `folder` to the database and the blobs of a configuration. With
 /// `blobs_stay`, the blobs are there already.
-pub fn migrate(config: &Config, from: &Path, blobs_stay: bool) -> Result<MoveReport> {
+pub fn move_to_postgres(config: &Config, from: &Path, blobs_stay: bool) -> Result<MoveReport> {
     let refused = |reason: String| Err(Error::Config { reason });
     let Some(settings) = config.state.settings()? else {
         return refused("`state.url` is not set: name the PostgreSQL database to move to".to_owned());
@@ -62,7 +62,7 @@ pub fn migrate(config: &Config, from: &Path, blobs_stay: bool) -> Result<MoveRep
     let id = unhex(&state.identity()?)?;
     // The last connection writes what the log of the database still holds into the database.
     drop(state);
-    report.rows = database.import(&sqlite, &Identity { id, found, intended })?.unwrap_or(0);
+    report.rows = database.import(&sqlite, &DatabaseIdentity { id, found, intended })?.unwrap_or(0);
     std::fs::rename(&sqlite, from.join(MOVED)).map_err(|e| Error::file(&sqlite, e))?;
     Ok(report)
 }
@@ -111,7 +111,7 @@ fn copy_blob(source: &LocalBlobs, target: &dyn Blobs, key: &BlobKey, size: u64) 
     let (mut stored, mut offset) = (Vec::new(), 0);
     loop {
         let mut bytes = Vec::new();
-        let read = reader.by_ref().take(PART_BYTES).read_to_end(&mut bytes);
+        let read = reader.by_ref().take(STORED_PART_BYTES).read_to_end(&mut bytes);
         read.map_err(|e| Error::Blobs { key: key.to_string(), reason: e.to_string() })?;
         if bytes.is_empty() {
             break;

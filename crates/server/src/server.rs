@@ -302,7 +302,7 @@ impl Server {
             self.threads.push(thread("verdict-timeout".to_owned(), move || timeouts.watch(&worker))?);
         }
         let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
-        self.threads.push(thread("garbage".to_owned(), move || duties::collect_garbage(&worker, &*shared))?);
+        self.threads.push(thread("garbage".to_owned(), move || duties::run_garbage_duty(&worker, &*shared))?);
         let worker = Arc::clone(&self.worker);
         let renew = move || duties::renew_ownership(&worker, &*database, renewal_interval);
         self.threads.push(thread("ownership".to_owned(), renew)?);

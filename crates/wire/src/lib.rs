@@ -21,7 +21,7 @@ pub const VERSION: u32 = 7;
 /// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.
-pub const PART_BYTES: usize = 256 << 10;
+pub const MESSAGE_PART_BYTES: usize = 256 << 10;
 /// The most bytes of a message: a part of a blob, or a job with thousands of row blobs.
 pub const MESSAGE_BYTES: usize = 1 << 20;
 /// The most bytes of a label or of the name of a program.

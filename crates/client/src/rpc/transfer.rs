@@ -2,7 +2,7 @@
 
 use super::retry::{Backoff, with_timeout};
 use super::{BlobKind, BlobName, Error, JobId, Output, Remote, Result};
-use hetal_wire::{PART_BYTES, v1};
+use hetal_wire::{MESSAGE_PART_BYTES, v1};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -290,8 +290,8 @@ impl Iterator for UploadParts {
 
     /// An unreadable file ends the stream early, and the server reports that bytes are missing.
     fn next(&mut self) -> Option<v1::UploadPart> {
-        let mut data = Vec::with_capacity(PART_BYTES);
-        let count = (&self.file).take(PART_BYTES as u64).read_to_end(&mut data).unwrap_or(0);
+        let mut data = Vec::with_capacity(MESSAGE_PART_BYTES);
+        let count = (&self.file).take(MESSAGE_PART_BYTES as u64).read_to_end(&mut data).unwrap_or(0);
         let first = std::mem::replace(&mut self.first, false);
         if count == 0 && !first {
             return None;

@@ -56,7 +56,7 @@ impl VerdictTimeouts {
         let until = worker.lease_until(now);
         let limit = self.limit.as_millis() as u64;
         let overdue = match self.database.as_ref().and_then(|database| database.shared()) {
-            Some(shared) => shared.overdue(limit, self.pause().as_millis() as u64, until - now)?,
+            Some(shared) => shared.advance_deadlines(limit, self.pause().as_millis() as u64, until - now)?,
             None => self.overdue(&worker.core.state.waiting(now, until)?, Instant::now()),
         };
         for (id, round) in overdue {

@@ -4,7 +4,7 @@ use super::Service;
 use crate::store::state::JobSummary;
 use hetal_ckks::Params;
 use hetal_learn::Agreement;
-use hetal_wire::{PART_BYTES, v1};
+use hetal_wire::{MESSAGE_PART_BYTES, v1};
 use std::sync::Arc;
 
 impl Service {
@@ -26,7 +26,7 @@ impl Service {
                 epochs_most: limits.max_epochs as u32,
                 blob_bytes_most: bounds.blob_bytes,
                 tenant_bytes_most: bounds.tenant_bytes,
-                part_bytes_most: PART_BYTES as u32,
+                part_bytes_most: MESSAGE_PART_BYTES as u32,
                 batches_most: bounds.batches as u32,
                 rate_least: shown_rate(limits.rate.0),
                 rate_most: shown_rate(limits.rate.1),

@@ -18,7 +18,7 @@ use crate::net::tls::Peer;
 use crate::store::state::Quota;
 use crate::store::uploads::Uploads;
 use crate::tenants::audit::{AuditLog, AuditSubject};
-use crate::tenants::{Identity, Tenant, Tenants};
+use crate::tenants::{AuthenticatedTenant, Tenant, Tenants};
 use crate::{Error, Result, clock};
 use hetal_learn::Verdict;
 use hetal_wire::v1::hetal_server::Hetal;
@@ -290,7 +290,7 @@ impl Service {
 
     /// Identifies the tenant. The protocol version is checked first, so that an old client is told
     /// to update even with old credentials.
-    pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Identity> {
+    pub fn identify(&self, headers: &HeaderMap, peer: Option<&Peer>) -> Result<AuthenticatedTenant> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let version = text(VERSION_ENTRY).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
         hetal_wire::negotiate(version, version).map_err(|message| Error::Version { message })?;
@@ -301,8 +301,8 @@ impl Service {
     }
 
     /// Admits a request within the tenant's limits.
-    pub fn admit(&self, identity: Identity, peer: Option<&Peer>) -> Result<Admitted> {
-        let Identity { tenant, credential } = identity;
+    pub fn admit(&self, identity: AuthenticatedTenant, peer: Option<&Peer>) -> Result<Admitted> {
+        let AuthenticatedTenant { tenant, credential } = identity;
         if peer.is_some_and(|peer| !peer.admit(&tenant, credential)) {
             let most = self.connections.per_tenant();
             let message = format!("a tenant may have {most} connections: close some, or use the open ones");

@@ -8,7 +8,7 @@ use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{EventLimit, JobState};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use hetal_wire::{JobId, PART_BYTES, v1};
+use hetal_wire::{JobId, MESSAGE_PART_BYTES, v1};
 use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl Handler {
     ) -> std::result::Result<(), Status> {
         loop {
             let read = self.run(tenant, move |_, _| {
-                let mut data = Vec::with_capacity(PART_BYTES);
-                let count = reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut data);
+                let mut data = Vec::with_capacity(MESSAGE_PART_BYTES);
+                let count = reader.by_ref().take(MESSAGE_PART_BYTES as u64).read_to_end(&mut data);
                 count.map_err(|e| Error::System { what: "a blob".to_owned(), reason: e.to_string() })?;
                 Ok((reader, data))
             });

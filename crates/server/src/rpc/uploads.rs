@@ -9,7 +9,7 @@ use crate::tenants::Tenant;
 use crate::tenants::audit::AuditSubject;
 use crate::{Error, Result};
 use hetal_ckks::bytes::{HEADER_LEN, Header, ObjectKind};
-use hetal_wire::{PART_BYTES, v1};
+use hetal_wire::{MESSAGE_PART_BYTES, v1};
 use std::time::Instant;
 use tonic::{Code, Status, Streaming};
 
@@ -37,8 +37,8 @@ impl Handler {
         let (mut since, mut came) = (Instant::now(), 0);
         let mut part = Some(first);
         while let Some(v1::UploadPart { data, .. }) = part {
-            if data.len() > PART_BYTES {
-                return Err(Error::invalid(format!("a part has more than {PART_BYTES} bytes")).into());
+            if data.len() > MESSAGE_PART_BYTES {
+                return Err(Error::invalid(format!("a part has more than {MESSAGE_PART_BYTES} bytes")).into());
             }
             add(&self.0.core.metrics.received_bytes, data.len() as u64);
             came += data.len();
@@ -89,8 +89,8 @@ impl Service {
             v1::BlobKind::Unspecified => return Err(Error::invalid("the request has no blob kind")),
         };
         let wanted = Upload { name: blob_name(&message.name)?, kind, size: message.size, complete: false };
-        let UploadProgress { held, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
-        Ok(v1::UploadState { held, complete })
+        let UploadProgress { received, complete } = self.uploads.begin(tenant, &wanted, &self.quota())?;
+        Ok(v1::UploadState { held: received, complete })
     }
 
     pub(super) fn list_uploads(&self, tenant: &Tenant) -> Result<v1::UploadList> {

@@ -9,7 +9,7 @@ use hetal_wire::BlobName;
 
 /// Bytes of every part but the last. A power of two, so that a part is a subtree, and at least what
 /// object stores ask for.
-pub const PART_BYTES: u64 = 8 << 20;
+pub const STORED_PART_BYTES: u64 = 8 << 20;
 
 /// A stored part of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub struct StoredPart {
 }
 
 /// The size of the next part of an upload, of which `held` bytes are in parts.
-pub fn next_size(held: u64, size: u64) -> u64 {
-    PART_BYTES.min(size.saturating_sub(held))
+pub fn next_part_bytes(held: u64, size: u64) -> u64 {
+    STORED_PART_BYTES.min(size.saturating_sub(held))
 }
 
 /// The hash of a part that begins at `offset` within a blob of `size` bytes.
 pub fn hash_of_part(bytes: &[u8], offset: u64, size: u64) -> [u8; 32] {
-    if size <= PART_BYTES {
+    if size <= STORED_PART_BYTES {
         return *blake3::hash(bytes).as_bytes();
     }
     blake3::Hasher::new().set_input_offset(offset).update(bytes).finalize_non_root()
@@ -40,7 +40,7 @@ pub fn hash_of_part(bytes: &[u8], offset: u64, size: u64) -> [u8; 32] {
 /// The name of a blob of these parts. Fails if their sizes are not those of a blob's parts.
 pub fn name_of_parts(parts: &[StoredPart]) -> Result<BlobName> {
     let (last, whole) = parts.split_last().ok_or_else(|| broken("there are none"))?;
-    if whole.iter().any(|part| part.size != PART_BYTES) || last.size == 0 || last.size > PART_BYTES {
+    if whole.iter().any(|part| part.size != STORED_PART_BYTES) || last.size == 0 || last.size > STORED_PART_BYTES {
         return Err(broken("a part has another size"));
     }
     let hashes: Vec<_> = parts.iter().map(|part| part.hash).collect();
@@ -61,7 +61,7 @@ fn broken(what: &str) -> Error {
 /// The two subtrees of several parts, each with its size.
 fn halves(hashes: &[[u8; 32]], size: u64) -> ((&[[u8; 32]], u64), (&[[u8; 32]], u64)) {
     let left = left_subtree_len(size);
-    let (first, rest) = hashes.split_at((left / PART_BYTES) as usize);
+    let (first, rest) = hashes.split_at((left / STORED_PART_BYTES) as usize);
     ((first, left), (rest, size - left))
 }
 
@@ -80,8 +80,8 @@ mod tests {
 
     fn parts(bytes: &[u8]) -> Vec<StoredPart> {
         let (mut parts, size) = (Vec::new(), bytes.len() as u64);
-        for (index, part) in bytes.chunks(PART_BYTES as usize).enumerate() {
-            let hash = hash_of_part(part, index as u64 * PART_BYTES, size);
+        for (index, part) in bytes.chunks(STORED_PART_BYTES as usize).enumerate() {
+            let hash = hash_of_part(part, index as u64 * STORED_PART_BYTES, size);
             parts.push(StoredPart { size: part.len() as u64, hash, receipt: String::new(), head: Vec::new() });
         }
         parts
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn the_parts_name_the_whole() {
-        let bytes: Vec<u8> = (0..5 * PART_BYTES + 1).map(|i| (i * 7 % 253) as u8).collect();
-        let whole = PART_BYTES as usize;
+        let bytes: Vec<u8> = (0..5 * STORED_PART_BYTES + 1).map(|i| (i * 7 % 253) as u8).collect();
+        let whole = STORED_PART_BYTES as usize;
         for size in [1, 1000, 1024, whole - 1, whole, whole + 1, 2 * whole, 3 * whole, 5 * whole, 5 * whole + 1] {
             let part = &bytes[..size];
             assert_eq!(name_of_parts(&parts(part)).unwrap().0, *blake3::hash(part).as_bytes(), "{size}");
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn other_bytes_or_sizes_have_another_name() {
-        let mut bytes = vec![7; 2 * PART_BYTES as usize + 9];
+        let mut bytes = vec![7; 2 * STORED_PART_BYTES as usize + 9];
         let name = name_of_parts(&parts(&bytes)).unwrap();
-        bytes[PART_BYTES as usize + 3] ^= 1;
+        bytes[STORED_PART_BYTES as usize + 3] ^= 1;
         assert_ne!(name_of_parts(&parts(&bytes)).unwrap(), name);
         let mut swapped = parts(&bytes);
         swapped.swap(0, 1);

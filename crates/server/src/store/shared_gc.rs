@@ -66,7 +66,7 @@ pub fn collect(database: &dyn Database, blobs: &dyn Blobs, grace: Millis) -> Res
             removed += usize::from(delete_old(shared, blobs, &Orphan::Parts(key), grace, &mut waiting)?);
         }
     }
-    waiting.iter().try_for_each(|(tenant, places)| shared.keep_orphans(tenant, places))?;
+    waiting.iter().try_for_each(|(tenant, places)| shared.forget_orphans_except(tenant, places))?;
     Ok(removed)
 }
 
@@ -79,7 +79,7 @@ fn delete_old(
     waiting: &mut BTreeMap<Tenant, Vec<String>>,
 ) -> Result<bool> {
     let (tenant, place) = (orphan.tenant(), orphan.place());
-    let is_old = shared.is_orphan(tenant, &place, grace)?;
+    let is_old = shared.record_orphan(tenant, &place, grace)?;
     if is_old {
         tracing::info!(%tenant, place, "deleting what nobody has referenced for a day");
         orphan.delete(blobs)?;

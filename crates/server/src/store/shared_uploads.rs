@@ -6,7 +6,7 @@
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace, PartStore};
 use crate::store::disk::AppendFile;
-use crate::store::parts::{StoredPart, hash_of_part, name_of_parts, next_size};
+use crate::store::parts::{StoredPart, hash_of_part, name_of_parts, next_part_bytes};
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::shared::UploadHold;
 use crate::store::state::{Database, SharedState, Upload};
@@ -26,23 +26,23 @@ pub struct SharedUploads {
     server: String,
     /// Where the staged rest of an upload begins.
     rests: Mutex<HashMap<(Tenant, BlobName), u64>>,
-    slots: Slots,
+    in_memory: PartsInMemory,
 }
 
 /// Limits how many parts are in memory at once.
 #[derive(Default)]
-struct Slots {
+struct PartsInMemory {
     taken: Mutex<usize>,
     freed: Condvar,
 }
 
 /// Parts in memory at once.
-const SLOTS: usize = 8;
+const PARTS_IN_MEMORY: usize = 8;
 
-impl Slots {
+impl PartsInMemory {
     /// Waits for a slot, which is free again when the result is dropped.
     fn take(&self) -> impl Drop + '_ {
-        struct Slot<'a>(&'a Slots);
+        struct Slot<'a>(&'a PartsInMemory);
         impl Drop for Slot<'_> {
             fn drop(&mut self) {
                 *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
@@ -50,7 +50,7 @@ impl Slots {
             }
         }
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = self.freed.wait_while(taken, |taken| *taken >= SLOTS);
+        let taken = self.freed.wait_while(taken, |taken| *taken >= PARTS_IN_MEMORY);
         *taken.unwrap_or_else(PoisonError::into_inner) += 1;
         Slot(self)
     }
@@ -70,7 +70,13 @@ impl SharedUploads {
     pub fn new(database: &Arc<dyn Database>, blobs: &Arc<dyn Blobs>, server: &str) -> Option<Self> {
         database.shared().and(blobs.parts())?;
         let (database, blobs) = (Arc::clone(database), Arc::clone(blobs));
-        Some(Self { database, blobs, server: server.to_owned(), rests: Mutex::default(), slots: Slots::default() })
+        Some(Self {
+            database,
+            blobs,
+            server: server.to_owned(),
+            rests: Mutex::default(),
+            in_memory: PartsInMemory::default(),
+        })
     }
 
     fn state(&self) -> Result<&dyn SharedState> {
@@ -101,8 +107,8 @@ impl SharedUploads {
     /// The number of bytes received so far, as this server knows.
     pub fn received(&self, tenant: &Tenant, name: BlobName, staging: &Staging) -> Result<u64> {
         let in_parts = self.state()?.bytes_in_parts(tenant, name)?;
-        let is_behind = self.rest_begins(tenant, name) == Some(in_parts);
-        Ok(in_parts + if is_behind { staging.received(tenant, name)? } else { 0 })
+        let rest_follows_parts = self.rest_begins(tenant, name) == Some(in_parts);
+        Ok(in_parts + if rest_follows_parts { staging.received(tenant, name)? } else { 0 })
     }
 
     /// Takes the right to add to an upload. A staged rest that belongs elsewhere is deleted.
@@ -118,7 +124,7 @@ impl SharedUploads {
 
     /// Stores a full part, or the last one, and empties the staged file.
     fn store_part(&self, writer: &mut PartWriter, staged: &Staged) -> Result<Box<dyn AppendFile>> {
-        let _slot = self.slots.take();
+        let _slot = self.in_memory.take();
         let PartWriter { hold, size, .. } = writer;
         let key = BlobKey::new(&hold.tenant, Namespace::Uploads, hold.name);
         let store_id = match &hold.store_id {
@@ -132,7 +138,7 @@ impl SharedUploads {
         let (offset, number) = (hold.bytes(), hold.parts.len());
         let mut bytes = Vec::new();
         staged.read()?.read_to_end(&mut bytes).map_err(|e| Error::file(staged.path(), e))?;
-        if bytes.len() as u64 != next_size(offset, *size) {
+        if bytes.len() as u64 != next_part_bytes(offset, *size) {
             staged.discard()?;
             return Err(Error::Damaged { what: format!("the staged rest of upload {}", hold.name) });
         }
@@ -174,7 +180,7 @@ impl SharedUploads {
     /// that it is gone, and a job never finds it complete without its blob.
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let key = BlobKey::new(tenant, Namespace::Uploads, name);
-        let id = self.state()?.retire_upload(tenant, name)?;
+        let id = self.state()?.revoke_upload(tenant, name)?;
         self.set_rest(tenant, name, None);
         if let Some(id) = id {
             self.parts()?.discard(&key, &id)?;
@@ -205,7 +211,7 @@ impl PartWriter {
 
     /// Bytes that the current part still takes. A part of nothing is never full.
     pub fn room(&self) -> u64 {
-        let size = next_size(self.hold.bytes(), self.size);
+        let size = next_part_bytes(self.hold.bytes(), self.size);
         if size == 0 { u64::MAX } else { size - self.staged.min(size) }
     }
 

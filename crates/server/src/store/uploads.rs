@@ -6,7 +6,7 @@
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
-use crate::store::parts::PART_BYTES;
+use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_uploads::{PartWriter, SharedUploads};
 use crate::store::staging::{Staged, Staging};
 use crate::store::state::{Quota, State, Upload};
@@ -37,7 +37,7 @@ pub struct Uploads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadProgress {
     /// Bytes received.
-    pub held: u64,
+    pub received: u64,
     /// Whether the upload is complete, verified and durable.
     pub complete: bool,
 }
@@ -98,13 +98,13 @@ impl Uploads {
         // The blob was verified before the state recorded it. Whoever finds it missing or damaged
         // later marks the upload as incomplete.
         if upload.complete && self.blobs.is_remote() {
-            return Ok(UploadProgress { held: size, complete: true });
+            return Ok(UploadProgress { received: size, complete: true });
         }
         let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let stored = self.blobs.len(&key)?;
         if upload.complete {
             if stored == Some(size) {
-                return Ok(UploadProgress { held: size, complete: true });
+                return Ok(UploadProgress { received: size, complete: true });
             }
             tracing::error!(%key, ?stored, size, "the blob of an upload is missing or has another size: it is asked for again");
             self.state.distrust_upload(tenant, name)?;
@@ -115,18 +115,18 @@ impl Uploads {
             let _alone = self.staging.lock(tenant, name)?;
             if self.blobs.confirm(&key, size)? {
                 self.state.complete_upload(tenant, name)?;
-                return Ok(UploadProgress { held: size, complete: true });
+                return Ok(UploadProgress { received: size, complete: true });
             }
             // Another server may be about to replace it.
             if self.shared.is_none() {
                 self.blobs.delete(&key)?;
             }
         }
-        let held = match &self.shared {
+        let received = match &self.shared {
             Some(shared) => shared.received(tenant, name, &self.staging)?,
             None => self.staging.received(tenant, name)?,
         };
-        Ok(UploadProgress { held, complete: false })
+        Ok(UploadProgress { received, complete: false })
     }
 
     /// Appends bytes to an upload. Other uploads may have used up disk space since it began.
@@ -153,7 +153,7 @@ impl Uploads {
             None => self.require_free(self.staging.free()?, bytes),
             // Less than a part of an upload is staged here.
             Some(shared) => {
-                self.require_free(self.staging.free()?, bytes.min(PART_BYTES))?;
+                self.require_free(self.staging.free()?, bytes.min(STORED_PART_BYTES))?;
                 shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
             }
         }
@@ -350,7 +350,7 @@ mod tests {
         let begin = || uploads.begin(&ann, &wanted, &quota);
         state.begin_upload(&ann, &wanted, &quota).unwrap();
         state.complete_upload(&ann, wanted.name).unwrap();
-        assert_eq!(begin(), Ok(UploadProgress { held: 1000, complete: true }));
+        assert_eq!(begin(), Ok(UploadProgress { received: 1000, complete: true }));
         let other_size = Upload { size: 999, ..wanted.clone() };
         assert!(matches!(uploads.begin(&ann, &other_size, &quota), Err(Error::Invalid { .. })));
         state.distrust_upload(&ann, wanted.name).unwrap();

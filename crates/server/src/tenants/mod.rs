@@ -4,4 +4,4 @@ pub(crate) mod audit;
 pub(crate) mod erasure;
 mod registry;
 
-pub use registry::{Fingerprint, Identity, Tenant, TenantConfig, Tenants};
+pub use registry::{AuthenticatedTenant, Fingerprint, Tenant, TenantConfig, Tenants};

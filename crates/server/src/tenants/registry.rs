@@ -91,7 +91,7 @@ impl fmt::Debug for Fingerprint {
 
 /// A tenant, and the hash of the token or certificate that identified him.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct AuthenticatedTenant {
     /// The tenant.
     pub tenant: Tenant,
     /// The hash.
@@ -138,13 +138,18 @@ impl Tenants {
     }
 
     /// Identifies a tenant by certificate, else by token, at a time in seconds since 1970.
-    pub fn identify(&self, certificate: Option<Fingerprint>, token: Option<&str>, now: u64) -> Result<Identity> {
+    pub fn identify(
+        &self,
+        certificate: Option<Fingerprint>,
+        token: Option<&str>,
+        now: u64,
+    ) -> Result<AuthenticatedTenant> {
         let by_certificate = certificate.and_then(|shown| Some((shown, self.certificates.get(&shown)?)));
         let token = token.map(|shown| Fingerprint::of(shown.as_bytes()));
         let by_token = token.and_then(|shown| Some((shown, self.tokens.get(&shown)?)));
         match by_certificate.or(by_token) {
             Some((credential, (tenant, expires))) if now < *expires => {
-                Ok(Identity { tenant: tenant.clone(), credential })
+                Ok(AuthenticatedTenant { tenant: tenant.clone(), credential })
             }
             _ => Err(Error::Credentials),
         }
@@ -176,7 +181,8 @@ mod tests {
         assert_eq!((first.tenant.as_str(), first.credential), ("first", Fingerprint::of(b"abc")));
         let second = tenants.identify(Some(Fingerprint::of(b"certificate")), None, 99).unwrap();
         assert_eq!((second.tenant.as_str(), second.credential), ("second", Fingerprint::of(b"certificate")));
-        let is_valid = |identity: &Identity, now| tenants.is_valid(&identity.tenant, identity.credential, now);
+        let is_valid =
+            |identity: &AuthenticatedTenant, now| tenants.is_valid(&identity.tenant, identity.credential, now);
         assert!(is_valid(&first, 99) && !is_valid(&first, 100) && is_valid(&second, 100));
         assert!(!tenants.is_valid(&first.tenant, second.credential, 99));
         // Expired, wrong, a certificate's hash as a token, and no credentials.

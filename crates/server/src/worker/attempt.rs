@@ -2,7 +2,7 @@
 
 use crate::compute::device::ComputeDevice;
 use crate::context::Core;
-use crate::store::state::{Change, Claim, Job, JobState, Term};
+use crate::store::state::{Change, Claim, Job, JobState, LeaseTimes};
 use crate::worker::retry::AttemptOutcome;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use crate::{Error, Result};
@@ -265,7 +265,7 @@ impl<'a> Attempt<'a> {
             }
             let term = || {
                 let now = (self.core.clock)();
-                Term { now, until: now + lease.as_millis() as u64 }
+                LeaseTimes { now, until: now + lease.as_millis() as u64 }
             };
             match self.core.state.renew(&self.claim.lease, &term) {
                 Ok(cancel) => self.cancelled.store(cancel, Ordering::Relaxed),

@@ -9,8 +9,8 @@ use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::attempt::Attempt;
 use crate::worker::checkpoint::Checkpoint;
-use crate::worker::held::{Held, held, plain};
 use crate::worker::retry::AttemptOutcome;
+use crate::worker::storable_ciphertext::{StorableCiphertext, unwrap_model, wrap_model};
 use crate::{Error, Result};
 use hetal_learn::driver::{Ended, Host, StepRequest, drive};
 use hetal_learn::session::{Action, CheckRequest};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const VERDICT_POLL: Duration = Duration::from_millis(500);
 
 /// The session of a job.
-type SessionOf<W> = Session<Held<<W as Executor>::Ct>>;
+type SessionOf<W> = Session<StorableCiphertext<<W as Executor>::Ct>>;
 
 /// What surrounds a training on the server: blobs, state and an executor.
 struct JobHost<'a, W: Executor> {
@@ -64,7 +64,7 @@ pub fn train<W: Executor>(attempt: &Attempt<'_>, executor: &W, training: &Traini
 }
 
 impl<W: Executor> Host for JobHost<'_, W> {
-    type Ciphertext = Held<W::Ct>;
+    type Ciphertext = StorableCiphertext<W::Ct>;
     type Error = Error;
     type Interruption = AttemptOutcome;
 
@@ -72,7 +72,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
         self.attempt.interruption()
     }
 
-    fn step(&mut self, session: &SessionOf<W>, request: StepRequest) -> Result<ModelState<Held<W::Ct>>> {
+    fn step(&mut self, session: &SessionOf<W>, request: StepRequest) -> Result<ModelState<StorableCiphertext<W::Ct>>> {
         let start = Instant::now();
         self.choose_circuit(request.range)?;
         let (executor, circuit) = (self.executor, &self.circuit.1);
@@ -82,18 +82,18 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let batches = &mut self.batches;
         let mut pieces =
             pieces.map(|piece| batches.get(piece, |again| executor.batch(circuit, &uploaded[piece], again)));
-        let model = executor.step(circuit, &plain(session.model()), rows, &mut pieces, request.size)?;
+        let model = executor.step(circuit, &unwrap_model(session.model()), rows, &mut pieces, request.size)?;
         add(&self.attempt.core.metrics.iterations, 1);
         let elapsed = start.elapsed();
         add(&self.attempt.core.metrics.iteration_micros, elapsed.as_micros() as u64);
         let device = self.attempt.device.get().map_or("cpu", String::as_str);
         self.attempt.core.metrics.iteration_times.observe_time(device, elapsed);
-        Ok(held(model))
+        Ok(wrap_model(model))
     }
 
-    fn refresh(&mut self, session: &SessionOf<W>, range: f64) -> Result<ModelState<Held<W::Ct>>> {
+    fn refresh(&mut self, session: &SessionOf<W>, range: f64) -> Result<ModelState<StorableCiphertext<W::Ct>>> {
         self.choose_circuit(range)?;
-        Ok(held(self.executor.refresh(&self.circuit.1, &plain(session.model()))?))
+        Ok(wrap_model(self.executor.refresh(&self.circuit.1, &unwrap_model(session.model()))?))
     }
 
     fn advanced(&mut self, session: &SessionOf<W>, action: Action) -> Result<()> {
@@ -114,7 +114,7 @@ impl<W: Executor> Host for JobHost<'_, W> {
     fn validate(&mut self, session: &SessionOf<W>, check: CheckRequest) -> Result<ControlFlow<AttemptOutcome>> {
         self.choose_circuit(check.range)?;
         let (executor, circuit, row_blobs) = (self.executor, &self.circuit.1, &self.training.validation);
-        let weights: Vec<_> = session.weights().iter().map(Held::plain).collect();
+        let weights: Vec<_> = session.weights().iter().map(StorableCiphertext::to_ciphertext).collect();
         let expanded = executor.expand(circuit, &weights)?;
         self.logits.clear();
         for (index, row_blob) in row_blobs.iter().enumerate() {
@@ -217,7 +217,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
         let (job, executor) = (self.attempt.job, self.executor);
         let Some(text) = &job.checkpoint else {
             let batches = executor.batches(self.training.batches.len());
-            let weights = executor.first_weights(self.training)?.into_iter().map(Held::new).collect();
+            let weights = executor.first_weights(self.training)?.into_iter().map(StorableCiphertext::new).collect();
             return Ok(Session::new(self.training.agreement.clone(), batches, weights)?);
         };
         let (checkpoint, names) = Checkpoint::parse(text)?;
@@ -226,13 +226,13 @@ impl<'a, W: Executor> JobHost<'a, W> {
             // One blob may stand for several ciphertexts, for example the last accepted weights and
             // weights to return.
             let ciphertext = match read.get(&name) {
-                Some(known) => Held::clone(known),
+                Some(known) => StorableCiphertext::clone(known),
                 None => {
                     // Before it is read: if another worker has the job by now, the blob may go.
                     let size = executor.blobs().len(&BlobKey::new(&job.tenant, Namespace::Job(job.id), name))?;
                     let one = executor.load(Namespace::Job(job.id), name, 1)?.try_into();
                     let [ciphertext] = one.map_err(|_| Error::failed(format!("blob {name}: not one ciphertext")))?;
-                    Held::stored(ciphertext, (name, size.unwrap_or(0)))
+                    StorableCiphertext::stored(ciphertext, (name, size.unwrap_or(0)))
                 }
             };
             read.insert(name, ciphertext.clone());
@@ -285,10 +285,10 @@ impl<'a, W: Executor> JobHost<'a, W> {
             };
             stored.push(blob);
         }
-        let held = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
+        let checkpoint_bytes = Some(stored.iter().copied().collect::<BTreeMap<_, _>>().values().sum());
         let names = stored.iter().map(|(name, _)| name.to_string()).collect();
         let checkpoint = Checkpoint::new(record, names, self.iterations);
-        self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), held, ..change })?;
+        self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), checkpoint_bytes, ..change })?;
         add(&self.attempt.core.metrics.checkpoints, 1);
         self.since_checkpoint = 0;
         let left: BTreeSet<_> = stored.iter().map(|(name, _)| *name).collect();
@@ -310,7 +310,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
     fn finish(&self, session: &SessionOf<W>) -> Result<AttemptOutcome> {
         let mut outputs = Vec::new();
         for (check, weights) in session.kept() {
-            let weights: Vec<_> = weights.iter().map(Held::plain).collect();
+            let weights: Vec<_> = weights.iter().map(StorableCiphertext::to_ciphertext).collect();
             let (blob, size) = self.executor.put(&weights)?;
             outputs.push(v1::Output { blob: blob.to_vec().into(), size, check: check as u32, rows: 0 });
         }

@@ -300,7 +300,7 @@ impl State for MemoryState {
         Ok(Some(Claim { lease, job: entry.job.clone(), attempts, backoffs, out_of_memory }))
     }
 
-    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> LeaseTimes) -> Result<bool> {
         let mut inner = self.lock();
         let entry = inner.leased(lease)?;
         entry.until = term().until;
@@ -335,7 +335,7 @@ impl State for MemoryState {
             (entry.not_before, entry.backoffs) = (now + backoff, entry.backoffs + 1);
         }
         entry.out_of_memory += u32::from(change.out_of_memory);
-        entry.held = change.held.unwrap_or(entry.held);
+        entry.held = change.checkpoint_bytes.unwrap_or(entry.held);
         if change.release {
             entry.release();
         }

@@ -12,7 +12,7 @@ mod sqlite;
 mod stored;
 
 pub use memory::MemoryState;
-pub(crate) use postgres::Identity;
+pub(crate) use postgres::DatabaseIdentity;
 pub use postgres::{PgSettings, PgState};
 pub(crate) use shared::SharedState;
 pub use sqlite::SqliteState;
@@ -180,7 +180,7 @@ pub struct Lease {
 /// When a lease begins and ends, on the clock of the caller. A database with a clock of its own
 /// takes the length of the lease from here and the times from its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct LeaseTimes {
     /// The present.
     pub now: Millis,
     /// The end of a lease that is given now.
@@ -244,7 +244,7 @@ pub struct Change {
     /// The checkpoint to resume from.
     pub checkpoint: Option<String>,
     /// Bytes of the blobs that the checkpoint references.
-    pub held: Option<u64>,
+    pub checkpoint_bytes: Option<u64>,
     /// Its progress.
     pub progress: Option<v1::Progress>,
     /// Why it failed.
@@ -312,7 +312,7 @@ pub trait State: Send + Sync {
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>>;
     /// Extends a lease. `term` is called after all locks are held. Returns whether the owner asked
     /// to cancel the job.
-    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool>;
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> LeaseTimes) -> Result<bool>;
     /// Applies changes to a job.
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()>;
     /// The verdict on a round.

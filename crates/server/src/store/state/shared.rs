@@ -7,7 +7,7 @@ use crate::tenants::Tenant;
 use hetal_wire::{BlobName, JobId};
 
 /// How long a server that receives an upload keeps it from others after its last part.
-pub const HOLD: Millis = 5_000;
+pub const HOLD_MILLIS: Millis = 5_000;
 
 /// The right of one server to add to an upload, until another server takes it.
 #[derive(Clone, Debug)]
@@ -64,21 +64,21 @@ pub(crate) trait SharedState: Send + Sync {
     fn bytes_in_parts(&self, tenant: &Tenant, name: BlobName) -> Result<u64>;
     /// Makes an upload that no job uses incomplete, and ends all rights to add to it. Returns the
     /// blob store's name for it.
-    fn retire_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
+    fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
     /// The uploads with parts, with the names by which the blob store knows them.
     fn uploads_in_parts(&self, tenant: &Tenant) -> Result<Vec<(BlobName, String)>>;
 
     /// Gives a duty to a server for a time, unless another one has it.
-    fn elect(&self, duty: Duty, server: &str, length: Millis) -> Result<bool>;
+    fn take_duty(&self, duty: Duty, server: &str, length: Millis) -> Result<bool>;
     /// Records that nobody references what is at a place. Returns whether that has been so for
     /// `grace` already.
-    fn is_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;
+    fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;
     /// Forgets the places of a tenant that are not listed: they are referenced again, or gone.
-    fn keep_orphans(&self, tenant: &Tenant, places: &[String]) -> Result<()>;
+    fn forget_orphans_except(&self, tenant: &Tenant, places: &[String]) -> Result<()>;
     /// The tenants of recorded orphans.
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>>;
 
     /// Jobs that have waited for a verdict for longer than `limit`, with their rounds. Servers ask
     /// every `pause`. A time in which none asked does not count.
-    fn overdue(&self, limit: Millis, pause: Millis, lease: Millis) -> Result<Vec<(JobId, u32)>>;
+    fn advance_deadlines(&self, limit: Millis, pause: Millis, lease: Millis) -> Result<Vec<(JobId, u32)>>;
 }

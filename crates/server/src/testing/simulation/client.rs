@@ -158,7 +158,7 @@ impl Client {
                 self.acknowledge(file, corrupted);
                 return Ok(());
             }
-            match server.uploads.resume(&self.tenant, name, progress.held)? {
+            match server.uploads.resume(&self.tenant, name, progress.received)? {
                 Resumed::Complete(_) => self.acknowledge(file, corrupted),
                 Resumed::Partial(writer) => self.stream = Some(writer),
             }

@@ -4,8 +4,8 @@
 use super::fault_injector::{FaultInjector, Injected};
 use super::toy_executor::SIZE;
 use crate::store::state::{
-    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, Millis, NewJob, Quota, State, TenantTotals, Term,
-    Upload, UploadList,
+    Change, Claim, EventLimit, Job, JobState, JobSummary, Lease, LeaseTimes, Millis, NewJob, Quota, State,
+    TenantTotals, Upload, UploadList,
 };
 use crate::tenants::Tenant;
 use crate::worker::checkpoint::Checkpoint;
@@ -101,11 +101,11 @@ impl State for SimState {
     fn claim(&self, worker: &str, now: Millis, until: Millis) -> Result<Option<Claim>> {
         self.write(|s| s.claim(worker, now, until))
     }
-    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> LeaseTimes) -> Result<bool> {
         self.write(|s| s.renew(lease, term))
     }
     fn commit(&self, lease: &Lease, change: &Change, now: Millis) -> Result<()> {
-        if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.held) {
+        if let (Some(checkpoint), Some(held)) = (&change.checkpoint, change.checkpoint_bytes) {
             // A blob counts once, however many ciphertexts it stands for. In the toy all have the
             // same size.
             let names: BTreeSet<_> = Checkpoint::parse(checkpoint)?.1.into_iter().collect();

@@ -230,7 +230,7 @@ fn a_damaged_upload_is_asked_for_again() {
         assert!(begin().complete && read(&*server.blobs, &key, size).unwrap() == *bytes);
     };
     server.blobs.delete(&key).unwrap();
-    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    assert_eq!(begin(), UploadProgress { received: 0, complete: false });
     send();
     let replace = |content: &[u8]| {
         let path = super::client::path(&client.tenant, Namespace::Uploads, name);
@@ -238,13 +238,13 @@ fn a_damaged_upload_is_asked_for_again() {
         crate::store::disk::Disk::append(&machine.disk, &path).unwrap().write_all(content).unwrap();
     };
     replace(&bytes[1..]);
-    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    assert_eq!(begin(), UploadProgress { received: 0, complete: false });
     send();
     // Damage of the same size is found by the job that reads the blob.
     replace(&vec![0; bytes.len()]);
     assert!(begin().complete);
     assert_eq!(server.uploads.distrust(&client.tenant, name), Error::DamagedUpload { name });
-    assert_eq!(begin(), UploadProgress { held: 0, complete: false });
+    assert_eq!(begin(), UploadProgress { received: 0, complete: false });
     send();
     // An upload that was distrusted without reason is not sent again.
     server.uploads.distrust(&client.tenant, name);

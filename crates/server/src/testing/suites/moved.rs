@@ -5,9 +5,9 @@ use super::state::{QUOTA, complete, new_job, tenant};
 use crate::config::Config;
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of};
 use crate::store::ownership::{self, Ownership};
-use crate::store::parts::PART_BYTES;
+use crate::store::parts::STORED_PART_BYTES;
 use crate::store::state::*;
-use crate::{MoveReport, migrate};
+use crate::{MoveReport, move_to_postgres};
 use hetal_learn::Verdict;
 use hetal_testkit::TempDir;
 use hetal_testkit::postgres::Postgres;
@@ -25,7 +25,7 @@ fn stopped_server(folder: &Path, bytes: &[u8]) {
         round: Some(1),
         announced: Some(1),
         checkpoint: Some("a checkpoint".to_owned()),
-        held: Some(5),
+        checkpoint_bytes: Some(5),
         release: true,
         ..Change::default()
     };
@@ -82,7 +82,7 @@ impl Move {
     }
 
     fn run(&self) -> crate::Result<MoveReport> {
-        migrate(&self.config, &self.old(), false)
+        move_to_postgres(&self.config, &self.old(), false)
     }
 
     fn state(&self) -> PgState {
@@ -95,7 +95,7 @@ impl Move {
 #[test]
 fn a_folder_moves_into_postgres() {
     let Some(site) = Move::new() else { return };
-    let bytes: Vec<u8> = (0..PART_BYTES + 99).map(|i| (i % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..STORED_PART_BYTES + 99).map(|i| (i % 251) as u8).collect();
     stopped_server(&site.old(), &bytes);
     let before = SqliteState::open(&site.old().join("state.sqlite")).unwrap();
     let expected = seen(&before);
@@ -150,5 +150,5 @@ fn what_cannot_be_moved_is_named() {
     assert_eq!(report.damaged.len(), 1, "{report:?}");
     let mut elsewhere = site.config.clone();
     elsewhere.state.url = None;
-    assert!(migrate(&elsewhere, &site.old(), false).unwrap_err().to_string().contains("state.url"));
+    assert!(move_to_postgres(&elsewhere, &site.old(), false).unwrap_err().to_string().contains("state.url"));
 }

@@ -65,7 +65,7 @@ fn wrong_clocks_of_servers_change_nothing() {
     let (late, length) = (now + FIVE_MINUTES, 60_000);
     assert!(!state.has_claimable(late, late + length).unwrap());
     assert_eq!(state.claim("late", late, late + length).unwrap(), None, "its lease holds for a minute");
-    let term = || Term { now: now - FIVE_MINUTES, until: now - FIVE_MINUTES + 1000 };
+    let term = || LeaseTimes { now: now - FIVE_MINUTES, until: now - FIVE_MINUTES + 1000 };
     assert!(!state.renew(&early.lease, &term).unwrap());
     let left = "SELECT until - (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint BETWEEN 1 AND 1000 FROM jobs";
     assert_eq!(server.query(&url, left), "t", "the lease was renewed for one second from now");

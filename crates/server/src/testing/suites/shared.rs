@@ -5,7 +5,7 @@
 use super::state::{QUOTA, complete, new_job, tenant};
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
 use crate::store::disk::OsDisk;
-use crate::store::parts::PART_BYTES;
+use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_gc;
 use crate::store::shared_uploads::SharedUploads;
 use crate::store::staging::Staging;
@@ -68,7 +68,7 @@ impl Site {
 
 /// The bytes of a blob of two parts and a half.
 fn content(seed: u64) -> Vec<u8> {
-    (0..5 * PART_BYTES / 2).map(|i| ((i + seed) * 7 % 253) as u8).collect()
+    (0..5 * STORED_PART_BYTES / 2).map(|i| ((i + seed) * 7 % 253) as u8).collect()
 }
 
 fn wanted(bytes: &[u8]) -> Upload {
@@ -83,7 +83,7 @@ fn begin(server: &Uploads, bytes: &[u8]) -> UploadProgress {
 fn resume(server: &Uploads, bytes: &[u8]) -> (UploadWriter, u64) {
     let (name, begun) = (name_of(bytes), Instant::now());
     loop {
-        let UploadProgress { held, .. } = begin(server, bytes);
+        let UploadProgress { received: held, .. } = begin(server, bytes);
         match server.resume(&tenant("ann"), name, held) {
             Ok(Resumed::Partial(writer)) => return (writer, held),
             Ok(Resumed::Complete(_)) => panic!("it is complete"),
@@ -110,23 +110,23 @@ fn finish(server: &Uploads, writer: UploadWriter) -> Result<()> {
 fn an_upload_goes_on_at_another_server() {
     let Some(site) = Site::new() else { return };
     let (first, second, bytes) = (site.server("first"), site.server("second"), content(0));
-    let sent = 2 * PART_BYTES as usize + 5000;
+    let sent = 2 * STORED_PART_BYTES as usize + 5000;
     let (mut stale, held) = resume(&first, &bytes);
     assert_eq!(held, 0);
     send(&first, &mut stale, &bytes[..sent]).unwrap();
     // The first server alone knows of the bytes behind the last part.
-    assert_eq!(begin(&first, &bytes), UploadProgress { held: sent as u64, complete: false });
-    assert_eq!(begin(&second, &bytes), UploadProgress { held: 2 * PART_BYTES, complete: false });
-    let refused = second.resume(&tenant("ann"), name_of(&bytes), 2 * PART_BYTES).err().unwrap();
+    assert_eq!(begin(&first, &bytes), UploadProgress { received: sent as u64, complete: false });
+    assert_eq!(begin(&second, &bytes), UploadProgress { received: 2 * STORED_PART_BYTES, complete: false });
+    let refused = second.resume(&tenant("ann"), name_of(&bytes), 2 * STORED_PART_BYTES).err().unwrap();
     assert!(matches!(refused, Error::Busy { .. }), "the first may still receive: {refused}");
     let (mut writer, held) = resume(&second, &bytes);
-    assert_eq!(held, 2 * PART_BYTES);
+    assert_eq!(held, 2 * STORED_PART_BYTES);
     let lost = send(&first, &mut stale, &bytes[sent..]).unwrap_err();
     assert!(matches!(lost, Error::Busy { .. }), "{lost}");
     send(&second, &mut writer, &bytes[held as usize..]).unwrap();
     finish(&second, writer).unwrap();
     for server in [&first, &second] {
-        assert_eq!(begin(server, &bytes), UploadProgress { held: bytes.len() as u64, complete: true });
+        assert_eq!(begin(server, &bytes), UploadProgress { received: bytes.len() as u64, complete: true });
         let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
         assert!(read(&*server.blobs, &key, 1 << 30).unwrap() == bytes);
     }
@@ -152,7 +152,7 @@ fn an_upload_goes_on_at_the_same_server_with_its_last_byte() {
     drop(writer);
     std::fs::remove_file(&parts).unwrap();
     let (mut writer, held) = resume(&server, &bytes);
-    assert_eq!(held, PART_BYTES, "the whole part was kept");
+    assert_eq!(held, STORED_PART_BYTES, "the whole part was kept");
     send(&server, &mut writer, &bytes[held as usize..]).unwrap();
     finish(&server, writer).unwrap();
     assert!(begin(&server, &bytes).complete);
@@ -214,17 +214,17 @@ fn shared(database: &Arc<dyn Database>) -> &dyn SharedState {
 fn a_duty_belongs_to_one_server() {
     let Some(site) = Site::new() else { return };
     let database = site.database();
-    let elect = |server: &str, length| shared(&database).elect(Duty::CollectGarbage, server, length).unwrap();
-    assert!(elect("first", 60_000) && !elect("second", 60_000) && elect("first", 300));
+    let take_duty = |server: &str, length| shared(&database).take_duty(Duty::CollectGarbage, server, length).unwrap();
+    assert!(take_duty("first", 60_000) && !take_duty("second", 60_000) && take_duty("first", 300));
     let begun = Instant::now();
-    while !elect("second", 60_000) {
+    while !take_duty("second", 60_000) {
         assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(!elect("first", 60_000));
+    assert!(!take_duty("first", 60_000));
     // A term that no clock of this database could give comes from another clock.
     site.postgres.query(&site.url, "UPDATE duties SET until = until + 86400000");
-    assert!(elect("first", 60_000));
+    assert!(take_duty("first", 60_000));
 }
 
 /// What nobody references goes after a day, and nothing else does: not a blob of a job that goes
@@ -278,7 +278,7 @@ fn a_deadline_is_everybodys() {
     let (ann, limit, pause, lease) = (tenant("ann"), 3_600_000, 30_000, 60_000);
     complete(&*first, &ann, [1, 2, 3]);
     let id = first.create_job(&ann, &new_job(1), &QUOTA, 0).unwrap().id;
-    let overdue = |database: &Arc<dyn Database>| shared(database).overdue(limit, pause, lease).unwrap();
+    let overdue = |database: &Arc<dyn Database>| shared(database).advance_deadlines(limit, pause, lease).unwrap();
     assert!(overdue(&first).is_empty());
     let claim = first.claim("worker", 0, 60_000).unwrap().unwrap();
     let waits = Change {

@@ -38,8 +38,8 @@ pub(crate) fn new_job(n: u8) -> NewJob {
     NewJob { id: JobId([n; 16]), request: [n; 16], body: [n; 32], label: format!("job {n}"), spec }
 }
 
-fn until(until: Millis) -> Term {
-    Term { now: 0, until }
+fn until(until: Millis) -> LeaseTimes {
+    LeaseTimes { now: 0, until }
 }
 
 pub(super) fn at_most(count: usize) -> EventLimit {
@@ -323,7 +323,7 @@ fn ends(state: &dyn State) {
     state.delete_upload(&ann, BlobName([4; 32])).unwrap();
     // So does its checkpoint, until another replaces it.
     for (held, room) in [(3, 2), (1, 4)] {
-        let change = Change { checkpoint: Some(String::new()), held: Some(held), ..Change::default() };
+        let change = Change { checkpoint: Some(String::new()), checkpoint_bytes: Some(held), ..Change::default() };
         state.commit(&second.lease, &change, 20).unwrap();
         assert!(matches!(state.begin_upload(&ann, &upload(4, room + 1), &quota), Err(Error::Limit { .. })));
         state.begin_upload(&ann, &upload(4, room), &quota).unwrap();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::store::blobs::{name_of, read};
 use crate::store::ownership::tests as ownership;
-use crate::store::parts::{PART_BYTES, StoredPart, hash_of_part, name_of_parts};
+use crate::store::parts::{STORED_PART_BYTES, StoredPart, hash_of_part, name_of_parts};
 use crate::store::state::SqliteState;
 use crate::testing::suites;
 use hetal_testkit::TempDir;
@@ -120,14 +120,14 @@ fn a_bucket_is_a_store() {
 fn a_bucket_receives_parts() {
     let bucket = Bucket::new();
     let (first, second) = (bucket.open("some/where", "first"), bucket.open("some/where", "second"));
-    let bytes: Vec<u8> = (0..2 * PART_BYTES + 77).map(|i| (i * 7 % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..2 * STORED_PART_BYTES + 77).map(|i| (i * 7 % 251) as u8).collect();
     let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
     let id = PartStore::begin(&first, &key).unwrap();
     let mut parts = Vec::new();
-    for (number, part) in bytes.chunks(PART_BYTES as usize).enumerate() {
+    for (number, part) in bytes.chunks(STORED_PART_BYTES as usize).enumerate() {
         let server = if number == 0 { &first } else { &second };
         let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap();
-        let hash = hash_of_part(part, number as u64 * PART_BYTES, bytes.len() as u64);
+        let hash = hash_of_part(part, number as u64 * STORED_PART_BYTES, bytes.len() as u64);
         parts.push(StoredPart { size: part.len() as u64, hash, receipt, head: Vec::new() });
     }
     assert_eq!(first.len(&key).unwrap(), None, "not before it is whole");

@@ -21,9 +21,9 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Statement};
 /// The most connections of a process.
 const CONNECTIONS: usize = 8;
 /// How long a call waits for a connection that another one uses.
-const TURN: Duration = Duration::from_secs(10);
+const POOL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a statement may take, the wait for the network included. The server ends it earlier.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts at a transaction that lost its connection, or a conflict, before it was committed.
 const ATTEMPTS: usize = 3;
 
@@ -66,18 +66,18 @@ pub enum Access {
 }
 
 /// The connections of a process.
-pub struct Connections {
+pub struct ConnectionPool {
     settings: PgSettings,
     /// Present until this is dropped.
     runtime: Option<Runtime>,
     /// By which this process knows its own notifications.
     sender: String,
-    slots: Mutex<Slots>,
+    state: Mutex<PoolState>,
     returned: Condvar,
 }
 
 #[derive(Default)]
-struct Slots {
+struct PoolState {
     free: Vec<Connection>,
     /// Connections that exist, the free ones included.
     open: usize,
@@ -88,7 +88,7 @@ struct Connection {
     statements: RefCell<HashMap<String, Statement>>,
 }
 
-impl Connections {
+impl ConnectionPool {
     /// Prepares a pool. The first use connects.
     pub fn new(settings: PgSettings) -> Result<Self> {
         let failed = |e: std::io::Error| Error::System { what: "a thread".to_owned(), reason: e.to_string() };
@@ -98,7 +98,7 @@ impl Connections {
         getrandom::fill(&mut bytes)
             .map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
         let sender = u64::from_le_bytes(bytes).to_string();
-        Ok(Self { settings, runtime: Some(runtime), sender, slots: Mutex::default(), returned: Condvar::new() })
+        Ok(Self { settings, runtime: Some(runtime), sender, state: Mutex::default(), returned: Condvar::new() })
     }
 
     /// Runs a transaction. Until it is committed it can be repeated, so `work` may be called
@@ -168,45 +168,45 @@ impl Connections {
         unreachable!("the last attempt returns")
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Result<Connection> {
         let waited = self
             .returned
-            .wait_timeout_while(self.slots(), TURN, |slots| slots.free.is_empty() && slots.open >= CONNECTIONS);
-        let (mut slots, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        while let Some(connection) = slots.free.pop() {
+            .wait_timeout_while(self.state(), POOL_TIMEOUT, |pool| pool.free.is_empty() && pool.open >= CONNECTIONS);
+        let (mut pool, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        while let Some(connection) = pool.free.pop() {
             if !connection.client.is_closed() {
                 return Ok(connection);
             }
-            slots.open -= 1;
+            pool.open -= 1;
         }
-        if slots.open >= CONNECTIONS {
+        if pool.open >= CONNECTIONS {
             let reason = format!("all {CONNECTIONS} connections to PostgreSQL are in use");
             return Err(Error::State { reason });
         }
-        slots.open += 1;
-        drop(slots);
+        pool.open += 1;
+        drop(pool);
         let connected = self.connect();
         if connected.is_err() {
-            self.slots().open -= 1;
+            self.state().open -= 1;
             self.returned.notify_one();
         }
         connected
     }
 
     fn give_back(&self, connection: Connection, is_lost: bool) {
-        let mut slots = self.slots();
+        let mut pool = self.state();
         if is_lost {
             // The others most likely ended with it.
-            slots.open -= 1 + slots.free.len();
-            slots.free.clear();
+            pool.open -= 1 + pool.free.len();
+            pool.free.clear();
         } else {
-            slots.free.push(connection);
+            pool.free.push(connection);
         }
-        drop(slots);
+        drop(pool);
         self.returned.notify_one();
     }
 
@@ -227,7 +227,7 @@ impl Connections {
             client.batch_execute(SESSION).await?;
             Ok::<_, tokio_postgres::Error>(client)
         };
-        let limited = async { tokio::time::timeout(PATIENCE, connecting).await };
+        let limited = async { tokio::time::timeout(STATEMENT_TIMEOUT, connecting).await };
         let client = self.runtime()?.block_on(limited).map_err(|_| too_slow())??;
         Ok(Connection { client, statements: RefCell::default() })
     }
@@ -258,7 +258,7 @@ impl Connections {
     }
 }
 
-impl Drop for Connections {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         // The last user may be a task of another runtime, which must not block.
         if let Some(runtime) = self.runtime.take() {
@@ -302,12 +302,12 @@ where
 }
 
 fn too_slow() -> Error {
-    Error::State { reason: format!("PostgreSQL: no answer within {} seconds", PATIENCE.as_secs()) }
+    Error::State { reason: format!("PostgreSQL: no answer within {} seconds", STATEMENT_TIMEOUT.as_secs()) }
 }
 
 /// A connection in use: statements, one at a time.
 pub struct Db<'a> {
-    pool: &'a Connections,
+    pool: &'a ConnectionPool,
     connection: &'a Connection,
     /// Whether the connection can no longer be used.
     is_lost: Cell<bool>,
@@ -320,7 +320,7 @@ pub struct Db<'a> {
 }
 
 impl<'a> Db<'a> {
-    fn new(pool: &'a Connections, connection: &'a Connection) -> Self {
+    fn new(pool: &'a ConnectionPool, connection: &'a Connection) -> Self {
         let [is_lost, is_conflict, failed] = [const { Cell::new(false) }; 3];
         Self { pool, connection, is_lost, is_conflict, failed, repeatable: Cell::new(true) }
     }
@@ -370,14 +370,14 @@ impl<'a> Db<'a> {
 
     /// Runs statements without values.
     pub fn batch(&self, sql: &str) -> Result<()> {
-        self.wait(Some(PATIENCE), self.connection.client.batch_execute(sql))
+        self.wait(Some(STATEMENT_TIMEOUT), self.connection.client.batch_execute(sql))
     }
 
     fn statement(&self, sql: &str) -> Result<Statement> {
         if let Some(known) = self.connection.statements.borrow().get(sql) {
             return Ok(known.clone());
         }
-        let prepared = self.wait(Some(PATIENCE), self.connection.client.prepare(sql))?;
+        let prepared = self.wait(Some(STATEMENT_TIMEOUT), self.connection.client.prepare(sql))?;
         self.connection.statements.borrow_mut().insert(sql.to_owned(), prepared.clone());
         Ok(prepared)
     }
@@ -390,19 +390,19 @@ impl<'a> Db<'a> {
     /// Runs a statement and returns the number of changed rows.
     pub fn execute(&self, sql: &str, values: SqlValues<'_>) -> Result<u64> {
         let statement = self.statement(sql)?;
-        self.wait(Some(PATIENCE), self.connection.client.execute(&statement, values))
+        self.wait(Some(STATEMENT_TIMEOUT), self.connection.client.execute(&statement, values))
     }
 
     /// All rows of a query.
     pub fn all(&self, sql: &str, values: SqlValues<'_>) -> Result<Vec<Row>> {
         let statement = self.statement(sql)?;
-        self.wait(Some(PATIENCE), self.connection.client.query(&statement, values))
+        self.wait(Some(STATEMENT_TIMEOUT), self.connection.client.query(&statement, values))
     }
 
     /// The only row of a query, if there is one.
     pub fn optional(&self, sql: &str, values: SqlValues<'_>) -> Result<Option<Row>> {
         let statement = self.statement(sql)?;
-        self.wait(Some(PATIENCE), self.connection.client.query_opt(&statement, values))
+        self.wait(Some(STATEMENT_TIMEOUT), self.connection.client.query_opt(&statement, values))
     }
 
     /// The only row of a query.

@@ -27,7 +27,7 @@ const TABLES: [(&str, &str); 8] = [
 ];
 
 /// The identity and the marks of a database, by which blobs know it.
-pub struct Identity {
+pub struct DatabaseIdentity {
     pub id: Vec<u8>,
     pub found: String,
     pub intended: String,
@@ -36,7 +36,7 @@ pub struct Identity {
 impl PgState {
     /// Takes over everything of an SQLite database, or nothing. Returns the number of rows; `None`
     /// if that was done before. A database with other content is refused.
-    pub(crate) fn import(&self, sqlite: &Path, identity: &Identity) -> Result<Option<u64>> {
+    pub(crate) fn import(&self, sqlite: &Path, identity: &DatabaseIdentity) -> Result<Option<u64>> {
         self.connections.transaction(super::Access::Write, |db| {
             lock(db, MIGRATION_LOCK)?;
             if db.one("SELECT id = $1 FROM identity", &[&identity.id])?.try_get(0)? {

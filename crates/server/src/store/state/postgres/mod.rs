@@ -12,18 +12,18 @@ mod settings;
 mod shared;
 mod tls;
 
-pub(crate) use import::Identity;
+pub(crate) use import::DatabaseIdentity;
 pub use settings::PgSettings;
 
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
-    Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, LeaseTimes, MAX_BACKOFF, Millis, NewJob,
+    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, check_job_quota, check_same_request,
     check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::tenants::Tenant;
 use crate::{Error, Result};
-use connections::{Access, Connections, Db};
+use connections::{Access, ConnectionPool, Db};
 use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// A state in PostgreSQL.
 pub struct PgState {
-    connections: Connections,
+    connections: ConnectionPool,
     /// Whether the times are those that callers supply. Only tests do, which set their clock.
     times_of_callers: bool,
 }
@@ -41,7 +41,7 @@ pub struct PgState {
 impl PgState {
     /// Connects to a database and brings its tables up to date.
     pub fn open(settings: PgSettings) -> Result<Self> {
-        let state = Self { connections: Connections::new(settings)?, times_of_callers: false };
+        let state = Self { connections: ConnectionPool::new(settings)?, times_of_callers: false };
         state.write(|db| {
             schema::check_server(db)?;
             schema::migrate(db)
@@ -52,7 +52,7 @@ impl PgState {
     /// Connects to a database, changes nothing, and describes it.
     pub fn describe(settings: PgSettings) -> Result<String> {
         let location = settings.location();
-        let described = Connections::new(settings)?.statements(|db| {
+        let described = ConnectionPool::new(settings)?.statements(|db| {
             schema::check_server(db)?;
             schema::describe(db)
         })?;
@@ -73,6 +73,11 @@ impl PgState {
 
     fn write<T>(&self, change: impl Fn(&Db<'_>) -> Result<T>) -> Result<T> {
         self.connections.transaction(Access::Write, change)
+    }
+
+    /// Runs statements that each are a transaction of their own.
+    fn autocommit<T>(&self, run: impl Fn(&Db<'_>) -> Result<T>) -> Result<T> {
+        self.connections.statements(run)
     }
 
     /// Reads with statements that each see the present.
@@ -354,13 +359,13 @@ impl State for PgState {
         })
     }
 
-    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> LeaseTimes) -> Result<bool> {
         let sql = format!(
             "UPDATE jobs SET until = COALESCE($3::bigint, {CLOCK}) + $4::bigint
                 WHERE id = $1 AND token = $2 AND worker IS NOT NULL RETURNING cancel"
         );
-        let renewed = self.read(|db| {
-            let Term { now, until } = term();
+        let renewed = self.autocommit(|db| {
+            let LeaseTimes { now, until } = term();
             let values: connections::SqlValues<'_> =
                 &[&&lease.job.0[..], &(lease.token as i64), &self.given(now), &length(now, until)];
             db.optional(&sql, values)
@@ -539,7 +544,7 @@ fn update_job(db: &Db<'_>, lease: &Lease, change: &Change, now: Option<i64>) -> 
             &reason,
             &(change.spent as i64),
             &(change.event.as_ref().map_or(0, output_bytes) as i64),
-            &change.held.map(|bytes| bytes as i64),
+            &change.checkpoint_bytes.map(|bytes| bytes as i64),
             &i64::from(change.uncounted),
             &change.backoff.map(|backoff| backoff as i64),
             &i64::from(change.out_of_memory),

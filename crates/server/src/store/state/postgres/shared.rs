@@ -5,7 +5,7 @@ use super::rows::*;
 use super::schema::{DEADLINE_LOCK, lock};
 use super::{PgState, corrupt};
 use crate::store::parts::StoredPart;
-use crate::store::state::shared::{Duty, HOLD, SharedState, UploadHold};
+use crate::store::state::shared::{Duty, HOLD_MILLIS, SharedState, UploadHold};
 use crate::store::state::{Millis, upload_in_use};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -37,7 +37,7 @@ fn list_parts(db: &Db<'_>, tenant: &Tenant, name: BlobName) -> Result<Vec<Stored
 /// Changes an upload that this hold still has.
 fn change_held(db: &Db<'_>, hold: &UploadHold, change: &str) -> Result<()> {
     let sql = format!(
-        "UPDATE uploads SET held_until = {CLOCK} + {HOLD}, {change}
+        "UPDATE uploads SET held_until = {CLOCK} + {HOLD_MILLIS}, {change}
             WHERE tenant = $1 AND name = $2 AND token = $3 AND NOT complete"
     );
     match db.execute(&sql, &[&hold.tenant.as_str(), &&hold.name.0[..], &(hold.token as i64)])? {
@@ -55,9 +55,9 @@ impl SharedState for PgState {
     fn hold_upload(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<UploadHold> {
         self.write(|db| {
             let sql = format!(
-                "UPDATE uploads SET holder = $3, held_until = {CLOCK} + {HOLD}, token = token + 1
+                "UPDATE uploads SET holder = $3, held_until = {CLOCK} + {HOLD_MILLIS}, token = token + 1
                     WHERE tenant = $1 AND name = $2 AND (holder IS NULL OR holder = $3
-                        OR held_until <= {CLOCK} OR held_until > {CLOCK} + {HOLD})
+                        OR held_until <= {CLOCK} OR held_until > {CLOCK} + {HOLD_MILLIS})
                     RETURNING token, store_id"
             );
             let Some(row) = db.optional(&sql, &[&tenant.as_str(), &&name.0[..], &server])? else {
@@ -113,7 +113,7 @@ impl SharedState for PgState {
         self.read(|db| unsigned(&db.one(sql, &[&tenant.as_str(), &&name.0[..]])?, 0))
     }
 
-    fn retire_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>> {
+    fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>> {
         self.write(|db| {
             // A job that is created meanwhile would use it.
             lock_tenant(db, tenant)?;
@@ -137,27 +137,27 @@ impl SharedState for PgState {
         self.read(|db| db.all(sql, &[&tenant.as_str()])?.iter().map(parse).collect())
     }
 
-    fn elect(&self, duty: Duty, server: &str, length: Millis) -> Result<bool> {
+    fn take_duty(&self, duty: Duty, server: &str, length: Millis) -> Result<bool> {
         let sql = format!(
             "INSERT INTO duties (name, holder, until, acted) VALUES ($1, $2, {CLOCK} + $3::bigint, {CLOCK})
                 ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, until = EXCLUDED.until, acted = EXCLUDED.acted
                 WHERE duties.holder = $2 OR duties.until <= {CLOCK} OR duties.until > {CLOCK} + 2 * $3::bigint"
         );
-        Ok(self.read(|db| db.execute(&sql, &[&duty.name(), &server, &(length as i64)]))? > 0)
+        Ok(self.autocommit(|db| db.execute(&sql, &[&duty.name(), &server, &(length as i64)]))? > 0)
     }
 
-    fn is_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool> {
+    fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool> {
         let sql = format!(
             "INSERT INTO orphans VALUES ($1, $2, {CLOCK})
                 ON CONFLICT (tenant, place) DO UPDATE SET since = LEAST(orphans.since, EXCLUDED.since)
                 RETURNING since <= {CLOCK} - $3::bigint"
         );
-        self.read(|db| Ok(db.one(&sql, &[&tenant.as_str(), &place, &(grace as i64)])?.try_get(0)?))
+        self.autocommit(|db| Ok(db.one(&sql, &[&tenant.as_str(), &place, &(grace as i64)])?.try_get(0)?))
     }
 
-    fn keep_orphans(&self, tenant: &Tenant, places: &[String]) -> Result<()> {
+    fn forget_orphans_except(&self, tenant: &Tenant, places: &[String]) -> Result<()> {
         let sql = "DELETE FROM orphans WHERE tenant = $1 AND place <> ALL ($2)";
-        self.read(|db| db.execute(sql, &[&tenant.as_str(), &places])).map(|_| ())
+        self.autocommit(|db| db.execute(sql, &[&tenant.as_str(), &places])).map(|_| ())
     }
 
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>> {
@@ -166,7 +166,7 @@ impl SharedState for PgState {
         rows.iter().map(parse).collect()
     }
 
-    fn overdue(&self, limit: Millis, pause: Millis, lease: Millis) -> Result<Vec<(JobId, u32)>> {
+    fn advance_deadlines(&self, limit: Millis, pause: Millis, lease: Millis) -> Result<Vec<(JobId, u32)>> {
         self.write(|db| {
             lock(db, DEADLINE_LOCK)?;
             let now = self.now(db, 0)?;

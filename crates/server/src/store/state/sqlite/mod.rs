@@ -6,8 +6,8 @@ mod schema;
 
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
-    Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, LeaseTimes, MAX_BACKOFF, Millis, NewJob,
+    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, check_job_quota, check_same_request,
     check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::store::disk::{Disk, OsDisk};
@@ -358,7 +358,7 @@ impl State for SqliteState {
         })
     }
 
-    fn renew(&self, lease: &Lease, term: &dyn Fn() -> Term) -> Result<bool> {
+    fn renew(&self, lease: &Lease, term: &dyn Fn() -> LeaseTimes) -> Result<bool> {
         self.write(|db| {
             let sql = "UPDATE jobs SET until = ?3 WHERE id = ?1 AND token = ?2 AND worker IS NOT NULL RETURNING cancel";
             let values = params![lease.job.0, lease.token as i64, term().until as i64];
@@ -386,7 +386,7 @@ impl State for SqliteState {
                 change.reason,
                 change.spent as i64,
                 change.event.as_ref().map_or(0, output_bytes) as i64,
-                change.held.map(|bytes| bytes as i64),
+                change.checkpoint_bytes.map(|bytes| bytes as i64),
                 change.uncounted,
                 change.backoff.map(|backoff| backoff as i64),
                 change.out_of_memory,

@@ -8,7 +8,7 @@ use hetal_wire::BlobName;
 use std::sync::{Arc, OnceLock};
 
 /// A ciphertext of a session. Clones share it.
-pub struct Held<C>(Arc<Shared<C>>);
+pub struct StorableCiphertext<C>(Arc<Shared<C>>);
 
 struct Shared<C> {
     ciphertext: C,
@@ -16,13 +16,13 @@ struct Shared<C> {
     blob: OnceLock<(BlobName, u64)>,
 }
 
-impl<C> Clone for Held<C> {
+impl<C> Clone for StorableCiphertext<C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<C: Clone> Held<C> {
+impl<C: Clone> StorableCiphertext<C> {
     /// A ciphertext that is not stored.
     pub fn new(ciphertext: C) -> Self {
         Self(Arc::new(Shared { ciphertext, blob: OnceLock::new() }))
@@ -39,7 +39,7 @@ impl<C: Clone> Held<C> {
     }
 
     /// A copy of the ciphertext.
-    pub fn plain(&self) -> C {
+    pub fn to_ciphertext(&self) -> C {
         self.0.ciphertext.clone()
     }
 
@@ -56,15 +56,15 @@ impl<C: Clone> Held<C> {
 }
 
 /// A model that the session holds.
-pub fn held<C: Clone>(model: ModelState<C>) -> ModelState<Held<C>> {
-    let each = |parts: Vec<C>| parts.into_iter().map(Held::new).collect();
+pub fn wrap_model<C: Clone>(model: ModelState<C>) -> ModelState<StorableCiphertext<C>> {
+    let each = |parts: Vec<C>| parts.into_iter().map(StorableCiphertext::new).collect();
     let ModelState { weights, momentum, recursion } = model;
     ModelState { weights: each(weights), momentum: momentum.map(each), recursion }
 }
 
 /// A copy of a model that the session holds, for the executor.
-pub fn plain<C: Clone>(model: &ModelState<Held<C>>) -> ModelState<C> {
-    let each = |parts: &Vec<Held<C>>| parts.iter().map(Held::plain).collect();
+pub fn unwrap_model<C: Clone>(model: &ModelState<StorableCiphertext<C>>) -> ModelState<C> {
+    let each = |parts: &Vec<StorableCiphertext<C>>| parts.iter().map(StorableCiphertext::to_ciphertext).collect();
     let ModelState { weights, momentum, recursion } = model;
     ModelState { weights: each(weights), momentum: momentum.as_ref().map(each), recursion: *recursion }
 }
