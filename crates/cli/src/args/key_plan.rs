@@ -5,7 +5,7 @@ use hetal_client::{KeyPlan, KeyPlanWish};
 /// A key plan, or the choice between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum KeyPlanChoice {
-    /// The plan that takes the least time.
+    /// The plan that takes the least time; `fast` with `hetal keygen`, which knows no server.
     Auto,
     /// A key for every rotation.
     Fast,
@@ -18,9 +18,9 @@ pub enum KeyPlanChoice {
 /// Arguments about the keys that are sent.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct KeyPlanArguments {
-    /// How many keys are sent. With fewer the server computes longer. `auto` takes the plan that
-    /// takes the least time, by uplink and server, for some trainings. It keeps the plan of keys
-    /// that the project has.
+    /// How many keys are sent. With fewer keys the server computes longer. With `hetal train`,
+    /// `auto` estimates the time of the upload and of some trainings, and takes the plan of the
+    /// least time; keys that the project has need no upload. With `hetal keygen`, `auto` is `fast`.
     #[arg(long, value_enum, default_value = "auto")]
     pub key_plan: KeyPlanChoice,
 }
