@@ -37,9 +37,12 @@ fn the_demo_trains_and_its_sizes_are_those_planned() {
     let dir = text(folder.path());
     let report = json(&[&DEMO[..], &[dir]].concat());
     let number = |name: &str| report[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {report}"));
-    for name in ["wall_s", "seconds_per_iteration", "peak_rss_gib", "security_bits"] {
+    for name in ["wall_s", "training_s", "peak_rss_gib", "security_bits"] {
         assert!(number(name) >= 0.0);
     }
+    // Progress comes once a second: on a quick machine no iteration is observed from start to end.
+    let observed = &report["seconds_per_iteration"];
+    assert!(observed.is_null() || observed.as_f64().is_some_and(|seconds| seconds > 0.0), "{report}");
     assert_eq!((number("iterations"), number("epochs")), (4.0, 2.0));
     assert!((number("test_accuracy") - number("twin_accuracy")).abs() <= 0.003, "{report}");
     assert!(number("test_accuracy") > 0.5, "{report}");
