@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from hetal import _native
 from hetal._labels import class_weights, classes_of, native_labels, python_classes, require_same_order
 from hetal._passphrase import Source, reveal
+from hetal._process import require_same_process
 from hetal._progress import Progress
 from hetal.callbacks import Callbacks, as_list
 from hetal.errors import HetalError, InvalidInput, PrivateModelWarning, UntrustedServerWarning
@@ -71,15 +72,25 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         Files with your certificate and its key (PEM), instead of a token.
     project : path, optional
         The project folder: secret key, key sets, encrypted rows, models. By default
-        ``hetal.default_project(param_set)``, which does not depend on the current folder.
+        ``hetal.default_project(param_set)``, which does not depend on the current folder. One
+        process or thread at a time uses a folder; the others wait.
     name : str, optional
         The name of the training and its model. The server sees it. By default a random name; the
         same rows and parameters find it again.
-    learning_rate, batch_size, max_epochs, patience, check_every : optional
-        Hyper-parameters. What is not given follows from the rows, as in ``hetal train``.
-        ``check_every`` is the number of iterations between two checks of the validation rows, 4 by
-        default; a training takes at most 192 checks, and each verdict tells the server two bits.
-        ``patience`` is the number of checks without improvement before training stops.
+    learning_rate : float, optional
+        The size of a step, from 0.0001 to 8. By default it follows from the rows. As all
+        hyper-parameters it is what ``hetal train`` chooses, and an operator may allow other ranges.
+    batch_size : int, optional
+        The number of rows of a step, from 1 to 2,048. By default at most 512.
+    max_epochs : int, optional
+        The most passes over the training rows, from 1 to 200. By default as many as give 128
+        iterations, but at least 8.
+    patience : int, optional
+        The number of checks without improvement before the training stops, from 1 to 10. By default
+        3, or more so that they cover 10 iterations.
+    check_every : int, optional
+        The number of iterations between two checks of the validation rows. By default 4, or more:
+        a training takes at most 192 checks, and each verdict tells the server two bits.
     alpha : float, optional
         The strength of L2: ``alpha * |coef|**2 / 2`` is added to the mean loss, for scaled rows.
         It is ``1 / (C * n_samples)`` for scikit-learn's ``C``. By default it follows from the rows;
@@ -101,15 +112,18 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         16, and at least 32; of fewer than 512 rows none are, and the training rows are judged.
     verify : bool, default=False
         Repeat the training without encryption on this machine and compare: a server that computed
-        something else is found.
+        something else is found (``UntrustedServerWarning``). ``training_["difference_bound"]`` is
+        then a bound on the difference of the weights.
     passphrase : hetal.Passphrase or callable, optional
         Locks a new secret key and its models, and unlocks them later. A callable returns the
-        passphrase, for example ``getpass.getpass``.
+        passphrase, for example ``getpass.getpass``. The environment variable ``HETAL_PASSPHRASE``
+        serves as well.
     verbose : int, default=1
         0 is silent; 1 shows progress; 2 also shows stages where progress cannot be updated.
     random_state : int, RandomState, optional
         Decides which rows are set aside and the order of the others. By default both are fixed.
-        Keys and encryption are always random.
+        With a ``RandomState`` each ``fit`` is another training, so an interrupted one does not go
+        on: give an int. Keys and encryption are always random.
     param_set : str, default="full"
         The encryption parameters. Only ``"full"`` (132 bits) is secure. Sets whose names begin with
         ``insecure-`` are fast and give no security: they are for tests with public rows.
@@ -136,23 +150,58 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         The number of features.
     feature_names_in_ : ndarray of shape (n_features,)
         The names of the columns, if they have names.
-    model_name_, project_, server_ : str
-        The model's name in the project, the project folder, and where it was trained.
+    model_name_ : str
+        The name of the model in the project.
+    project_ : str
+        The project folder.
+    server_ : str or None
+        Where the model was trained. None if the model was opened with ``from_project``.
     report_ : str or None
         The HTML page that reports on the training. None if a passphrase locks the project.
     training_ : dict
         What else is known about the training: the hyper-parameters and the scaling that were
-        chosen, checks, the best one, bytes sent, seconds, the difference to the plaintext
-        reference.
+        chosen, ``checks``, ``best_check``, ``validation_accuracy``, bytes sent, ``seconds``, the
+        bound on the difference to the plaintext reference.
+
+    See Also
+    --------
+    HetalFeatures : Features of sentences and pictures.
+    sklearn.linear_model.LogisticRegression : The same model, trained on rows in the clear.
+
+    Notes
+    -----
+    The model is multinomial logistic regression. It is trained with Nesterov's momentum on batches.
+    It has at most 2,048 features and 128 classes.
+
+    Decrypted weights are private, and so are all digits of ``predict_proba`` and of losses: whoever
+    has them and the server's ciphertexts can compute the secret key. ``export`` writes a model that
+    may be published. A pickle holds the decrypted weights (``PrivateModelWarning``), and neither
+    the secret key nor a ``hetal.Passphrase``.
+
+    All exceptions but those of scikit-learn are ``hetal.errors.HetalError``. Ctrl-C raises
+    ``KeyboardInterrupt`` when the step in progress has ended.
 
     Examples
     --------
-    >>> from sklearn.datasets import load_iris
+    A server on this machine, at the secure parameter set:
+
+    >>> from sklearn.datasets import load_digits
     >>> from hetal import HetalClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> clf = HetalClassifier(param_set="insecure-toy11", verbose=0).fit(X, y)  # doctest: +SKIP
-    >>> clf.predict(X[:2])  # doctest: +SKIP
-    array([0, 0])
+    >>> X, y = load_digits(return_X_y=True)
+    >>> clf = HetalClassifier().fit(X, y)  # doctest: +SKIP
+
+    A server elsewhere, and a passphrase that is asked for:
+
+    >>> from getpass import getpass
+    >>> clf = HetalClassifier(
+    ...     "train.example.org:7443", token_file="token", authority="ca.pem", passphrase=getpass
+    ... )
+    >>> clf.fit(X, y).predict_remote(X[:2])  # doctest: +SKIP
+    array([0, 1])
+
+    A quick try without security:
+
+    >>> HetalClassifier(param_set="insecure-toy11", verbose=0).fit(X, y).score(X, y)  # doctest: +SKIP
     """
 
     def __init__(
@@ -214,7 +263,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         X : array-like of shape (n_samples, n_features)
             The features: NumPy, pandas, polars, pyarrow or torch (CPU).
         y : array-like of shape (n_samples,)
-            The labels: texts, whole numbers or truth values.
+            The labels: texts, whole numbers or truth values, of at least 2 and at most 128 classes.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows; a row of weight 2 counts like the same row twice. The server learns
             that rows have weights, and no weight.
@@ -223,6 +272,23 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
             The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            Rows, labels or a parameter cannot be used (also ``hetal.errors.InvalidInput``).
+        hetal.errors.HetalError
+            The training cannot begin, or ended: see ``hetal.errors``. Where nothing else is said,
+            the same ``fit`` goes on.
+        KeyboardInterrupt
+            Ctrl-C. The same ``fit`` goes on.
+
+        Warns
+        -----
+        ConvergenceWarning
+            The loss had not converged. The message says what to try.
+        hetal.errors.UntrustedServerWarning
+            With ``verify``: the server computed something else.
         """
         rows, labels = validate_data(self, X, y, dtype=np.float64, order="C")
         classes, numbers = classes_of(labels)
@@ -231,6 +297,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput(f"y has one class only, {classes[0]!r}: a classifier needs at least 2 classes")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, rows, dtype=np.float64)
         settings = self._settings(self.name, class_weights(self.class_weight, classes, labels))
+        settings["random_state"] = _seed(self.random_state)
         callbacks = as_list(self.callbacks)
         progress = Progress(self.verbose)
         begun: dict[str, Any] = {}
@@ -248,6 +315,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
                     callback.on_epoch(dict(epoch))
 
         names = getattr(self, "feature_names_in_", None)
+        require_same_process()
         try:
             classifier, result = _native.fit(
                 settings,
@@ -268,10 +336,10 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         require_same_order(classes, classifier.about())
         self._set_model(classifier, classes, result)
         self.project_ = os.fspath(settings["project"])
-        for callback in callbacks:
-            callback.on_end({"history": self.history_, **self.training_})
         page = Path(settings["project"]) / "reports" / f"{self.model_name_}.html"
         self.report_ = os.fspath(page) if page.exists() else None
+        for callback in callbacks:
+            callback.on_end({"history": self.history_, **self.training_})
         if self.verbose and self.report_:
             print(f"report: {self.report_}", file=sys.stderr)
         return self
@@ -288,6 +356,16 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             The name of the model.
         **params
             Parameters of the estimator, such as ``server`` or ``passphrase``.
+
+        Returns
+        -------
+        HetalClassifier
+            A fitted estimator. Its ``history_`` is empty.
+
+        Examples
+        --------
+        >>> from hetal import HetalClassifier
+        >>> clf = HetalClassifier.from_project("project", "flowers")  # doctest: +SKIP
         """
         estimator = cls(project=project, name=name, **params)
         classifier, path = _native.load(estimator._settings(name))
@@ -305,24 +383,69 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         return estimator
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict classes on this machine, with the decrypted weights."""
+        """Predict classes on this machine, with the decrypted weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, as ``fit`` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The class of each row.
+        """
         probabilities, _ = self._probabilities(X)
         return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The probability of each class. All digits are private (see ``docs/python.md``)."""
+        """The probability of each class.
+
+        All digits are private: see the notes of the class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, as ``fit`` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            The probabilities, in the order of ``classes_``.
+        """
         return self._probabilities(X)[0]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The logarithm of the probability of each class."""
-        probabilities, logits = self._probabilities(X)
-        del probabilities
+        """The logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, as ``fit`` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            The logarithms, in the order of ``classes_``. Private, as the probabilities.
+        """
+        _, logits = self._probabilities(X)
         largest = logits.max(axis=1, keepdims=True)
         shifted = logits - largest
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The logits. With two classes, how much larger that of the second class is."""
+        """The logits. With two classes, how much larger that of the second class is.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, as ``fit`` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes) or (n_samples,)
+            The logits, in the order of ``classes_``. Private, as the probabilities.
+        """
         _, logits = self._probabilities(X)
         return np.asarray(logits[:, 1] - logits[:, 0]) if len(self.classes_) == 2 else logits
 
@@ -330,11 +453,23 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         """Predict classes on the server that trained the model, on ciphertexts.
 
         The server sees neither the rows nor the model nor the prediction.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The features, as ``fit`` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            The class of each row.
         """
         rows = self._rows(X)
+        settings = self._settings(self.model_name_, project=self.project_)
         progress = Progress(self.verbose)
+        require_same_process()
         try:
-            probabilities = _native.predict_remote(self._settings(self.model_name_), rows, progress.show)
+            probabilities = _native.predict_remote(settings, rows, progress.show)
         finally:
             progress.close()
         return np.asarray(self.classes_[np.argmax(probabilities, axis=1)])
@@ -358,7 +493,9 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         chosen = format or _FORMATS.get(Path(path).suffix, "")
         if chosen not in _FORMATS.values():
             raise InvalidInput(f"unknown format of {os.fspath(path)!r}: use one of {', '.join(_FORMATS)}")
-        sigma, _ = _native.export(self._settings(self.model_name_), chosen, os.fspath(path))
+        settings = self._settings(self.model_name_, project=self.project_)
+        require_same_process()
+        sigma, _ = _native.export(settings, chosen, os.fspath(path))
         return sigma
 
     def _probabilities(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -398,18 +535,22 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
                 stacklevel=3,
             )
 
-    def _settings(self, name: str | None, class_weight: str | list[float] | None = None) -> dict[str, Any]:
-        """The parameters as the native module takes them."""
-        project = getattr(self, "project_", None) if self.project is None else self.project
+    def _settings(
+        self, name: str | None, class_weight: str | list[float] | None = None, project: str | None = None
+    ) -> dict[str, Any]:
+        """The parameters as the native module takes them. ``project`` is where a model was trained."""
+        if not isinstance(self.param_set, str):
+            raise InvalidInput(f"param_set is {self.param_set!r}, must be a text such as \"full\"")
+        folder = self.project if self.project is not None else project
         return {
-            "project": Path(default_project(self.param_set) if project is None else project),
+            "project": Path(default_project(self.param_set) if folder is None else folder),
             "param_set": self.param_set,
-            "server": self.server,
+            "server": _text("server", self.server),
             "authority": _path(self.authority),
             "token_file": _path(self.token_file),
-            "certificate": None if self.certificate is None else tuple(_path(part) for part in self.certificate),
-            "passphrase": reveal(self.passphrase) or os.environ.get("HETAL_PASSPHRASE"),
-            "name": name,
+            "certificate": _certificate(self.certificate),
+            "passphrase": os.environ.get("HETAL_PASSPHRASE") if self.passphrase is None else reveal(self.passphrase),
+            "name": _text("name", name),
             "replace": bool(self.replace),
             "learning_rate": _number("learning_rate", self.learning_rate),
             "batch_size": _whole("batch_size", self.batch_size),
@@ -422,8 +563,12 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "scale": str(self.scale),
             "verify": bool(self.verify),
             "validation_fraction": _number("validation_fraction", self.validation_fraction),
-            "random_state": _seed(self.random_state),
+            "random_state": None,
         }
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """A ``fit`` that failed has set ``n_features_in_``, and no model."""
+        return hasattr(self, "coef_")
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "coef_"):
@@ -436,11 +581,27 @@ def _path(path: PathOrText | None) -> Path | None:
     return None if path is None else Path(path)
 
 
+def _text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidInput(f"{name} is {value!r}, must be a text or None")
+
+
+def _certificate(files: Any) -> tuple[Path, Path] | None:
+    if files is None:
+        return None
+    if not isinstance(files, (tuple, list)) or len(files) != 2:
+        raise InvalidInput(f"certificate is {files!r}, must be two paths: of your certificate and of its key")
+    return Path(files[0]), Path(files[1])
+
+
 def _number(name: str, value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise InvalidInput(f"{name} is {value!r}, must be a number or None")
+    if not np.isfinite(value):
+        raise InvalidInput(f"{name} is {value!r}, must be finite")
     return float(value)
 
 

@@ -35,7 +35,7 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
     device : {"auto", "cpu", "cuda"}, default="auto"
         Where the network runs.
     models : path, optional
-        Where downloaded networks are kept.
+        Where downloaded networks are kept. By default where ``hetal extract`` keeps them.
 
     Attributes
     ----------
@@ -43,6 +43,12 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
         Which network it is: its source, its files' hashes, its preprocessing.
     n_features_out_ : int
         The number of features.
+    is_text_ : bool
+        Whether it was fitted on sentences, and not on pictures.
+
+    See Also
+    --------
+    HetalClassifier : Trains on the features.
 
     Examples
     --------
@@ -64,7 +70,20 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
         self.models = models
 
     def fit(self, X: Iterable[Any], y: Any = None) -> HetalFeatures:
-        """Find the network. ``X`` are sentences, or paths of pictures (JPEG or PNG)."""
+        """Find the network, and record which one it is. Nothing is trained.
+
+        Parameters
+        ----------
+        X : iterable of str or path
+            Sentences, or paths of pictures (JPEG or PNG): a list, an array, a column of a table.
+        y : ignored
+            For pipelines.
+
+        Returns
+        -------
+        self
+            The fitted transformer.
+        """
         inputs = _inputs(X)
         self.is_text_ = not _are_pictures(inputs)
         set_extractor()
@@ -74,7 +93,18 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Iterable[Any]) -> NDArray[np.float64]:
-        """The features of sentences or pictures, one row for each."""
+        """The features of sentences or pictures, one row for each.
+
+        Parameters
+        ----------
+        X : iterable of str or path
+            Sentences or paths of pictures, as in ``fit``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_out_)
+            The features, or a table of them after ``set_output``.
+        """
         check_is_fitted(self)
         inputs = _inputs(X)
         if self.is_text_ == _are_pictures(inputs):
@@ -84,7 +114,18 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
         return _native.encode(self._network(), self._description, self.is_text_, inputs)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the features: ``feature0``, ``feature1`` and so on."""
+        """Names of the features: ``feature0``, ``feature1`` and so on.
+
+        Parameters
+        ----------
+        input_features : ignored
+            For pipelines.
+
+        Returns
+        -------
+        ndarray of str objects of shape (n_features_out_,)
+            The names.
+        """
         check_is_fitted(self)
         return np.asarray([f"feature{k}" for k in range(self.n_features_out_)], dtype=object)
 
@@ -106,8 +147,17 @@ class HetalFeatures(TransformerMixin, BaseEstimator):
 def _inputs(X: Union[Iterable[Any], Any]) -> list[str]:
     if isinstance(X, (str, bytes, os.PathLike)):
         raise InvalidInput("one text or path was given: give a list of them")
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) == 2:
+        # Whoever goes through a table gets the names of its columns.
+        if shape[1] != 1:
+            raise InvalidInput(f"X has {shape[1]} columns: give one column of texts or of paths")
+        X = np.asarray(X, dtype=object)[:, 0]
     inputs: list[str] = []
     for row, value in enumerate(X):
+        if hasattr(value, "as_py"):
+            # A scalar of pyarrow.
+            value = value.as_py()
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         if not isinstance(value, str) or not value:

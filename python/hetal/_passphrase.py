@@ -14,18 +14,27 @@ class Passphrase:
     Parameters
     ----------
     text : str
-        The passphrase.
+        The passphrase. An empty one protects nothing and is refused.
+
+    Examples
+    --------
+    >>> from hetal import Passphrase
+    >>> Passphrase("correct horse")
+    Passphrase(***)
     """
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        self._text: str | None = text
+        self._text: str | None = _checked(text)
 
     def reveal(self) -> str:
         """The passphrase itself."""
         if self._text is None:
-            raise InvalidInput("a pickle holds no passphrase: give it again with set_params(passphrase=...)")
+            raise InvalidInput(
+                "a pickle holds no passphrase, and with n_jobs other processes get a pickle: give it again with "
+                "set_params(passphrase=...), or give a function that returns it"
+            )
         return self._text
 
     def __repr__(self) -> str:
@@ -37,6 +46,9 @@ class Passphrase:
     def __hash__(self) -> int:
         return hash(type(self))
 
+    def __copy__(self) -> Passphrase:
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Passphrase:
         return self
 
@@ -45,7 +57,7 @@ class Passphrase:
 
 
 def _without_text() -> Passphrase:
-    passphrase = Passphrase("")
+    passphrase = Passphrase.__new__(Passphrase)
     passphrase._text = None
     return passphrase
 
@@ -60,8 +72,17 @@ def reveal(source: Source) -> str | None:
     if isinstance(source, Passphrase):
         return source.reveal()
     if callable(source):
-        return str(source())
+        return _checked(source())
     raise InvalidInput(
         "passphrase is a plain value, which repr and pickle of an estimator would show: give "
         "hetal.Passphrase(...), or a function that returns it, such as getpass.getpass"
     )
+
+
+def _checked(text: Any) -> str:
+    """A key must not stay without protection because a prompt was answered with Enter."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"the passphrase is of type {type(text).__name__}, must be a text")
+    if not text:
+        raise InvalidInput("the passphrase is empty, which protects nothing: leave passphrase out for none")
+    return text

@@ -46,6 +46,11 @@ def _is_notebook() -> bool:
     return type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
+def _is_terminal() -> bool:
+    # A program without a console has no standard error.
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class Progress:
     """Shows the events of a training on standard error. ``verbose=0`` shows nothing."""
 
@@ -53,7 +58,7 @@ class Progress:
         self.verbose = verbose
         self.bar: Any = None
         self.stage = ""
-        self.updates = _is_notebook() or sys.stderr.isatty()
+        self.updates = _is_notebook() or _is_terminal()
 
     def show(self, event: dict[str, Any]) -> None:
         """Shows an event."""

@@ -7,24 +7,57 @@ from typing import Any, Union
 
 from hetal.errors import InvalidInput
 
-#: One check: ``check``, ``epoch`` (the old name of its number), ``loss``, ``accuracy``, ``largest_logit``, ``verdict``, ``accepted``, ``seconds``.
+#: One check: ``check``, ``epoch`` (the old name of its number), ``loss``, ``accuracy``,
+#: ``largest_logit``, ``verdict``, ``accepted``, ``seconds``.
 Epoch = dict[str, Any]
 
 
 class Callback:
     """Follows a training. Override what you need; an exception stops the training.
 
-    A training that is stopped can continue: the same ``fit`` goes on where it stopped.
+    A training that is stopped can continue: the same ``fit`` goes on where it stopped, and calls
+    ``on_begin`` again. ``on_end`` is called only if the training ended.
+
+    Examples
+    --------
+    >>> import hetal
+    >>> class Print(hetal.Callback):
+    ...     def on_epoch(self, epoch):
+    ...         print(epoch["check"], epoch["loss"])
+    >>> clf = hetal.HetalClassifier(callbacks=Print())
     """
 
     def on_begin(self, training: dict[str, Any]) -> None:
-        """The training begins or goes on: ``name``, ``project``, ``server``, ``resumed``, ``params``."""
+        """The training begins or goes on.
+
+        Parameters
+        ----------
+        training : dict
+            ``name``, ``project`` and ``server`` as texts, ``resumed`` (whether an interrupted
+            training goes on), and ``params``, the parameters of the estimator.
+        """
 
     def on_epoch(self, epoch: Epoch) -> None:
-        """A check was judged; ``on_epoch`` is its old name. Loss and accuracy are those of the validation rows, and private."""
+        """A check was judged. The name is older than checks, which were once made each epoch.
+
+        Parameters
+        ----------
+        epoch : dict
+            ``check`` (its number from 1; ``epoch`` is its old name), ``loss`` and ``accuracy`` of
+            the validation rows, ``largest_logit``, ``verdict`` (``"continue"``, ``"stop"``,
+            ``"lower_rate"`` or ``"widen_range"``), ``accepted`` and ``seconds`` (since the check
+            before). Loss and accuracy are private.
+        """
 
     def on_end(self, result: dict[str, Any]) -> None:
-        """The training ended: ``history``, ``validation_accuracy``, ``best_epoch``, ``seconds``."""
+        """The training ended.
+
+        Parameters
+        ----------
+        result : dict
+            ``history`` (as ``history_``), and what ``training_`` has, such as
+            ``validation_accuracy``, ``best_check`` and ``seconds``.
+        """
 
 
 class _Function(Callback):

@@ -2,7 +2,11 @@
 
 import copy
 import inspect
+import multiprocessing
 import pickle
+import re
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -11,6 +15,7 @@ import joblib
 import numpy as np
 import pytest
 from conftest import TOY, toy
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
@@ -167,6 +172,25 @@ def test_secrets_are_not_shown(iris, tmp_path):
         pickle.loads(pickle.dumps(clone(clf))).fit(X, y)
 
 
+@pytest.mark.parametrize("entered", ["", None, 3], ids=["empty", "none", "a number"])
+def test_a_passphrase_that_protects_nothing_is_refused(iris, home, entered):
+    """A prompt that was answered with Enter must not leave the key without protection."""
+    with pytest.raises(errors.InvalidInput, match="passphrase"):
+        toy(max_epochs=1, passphrase=lambda: entered).fit(*iris)
+    with pytest.raises(errors.InvalidInput, match="passphrase"):
+        Passphrase(entered)
+    assert not list(home.rglob("secret.key"))
+
+
+def test_passphrases_are_copied_and_not_pickled():
+    passphrase = Passphrase("correct horse")
+    assert copy.copy(passphrase) == passphrase == copy.deepcopy(passphrase)
+    text = pickle.dumps(passphrase)
+    assert b"correct" not in text and pickle.loads(text) != passphrase
+    with pytest.raises(errors.InvalidInput, match="n_jobs"):
+        pickle.loads(text).reveal()
+
+
 def test_export(fitted, iris, tmp_path):
     X, _ = iris
     sigma = fitted.export(tmp_path / "model.npz")
@@ -238,10 +262,105 @@ def test_it_agrees_with_plain_training(iris):
 
 
 def test_the_documentation_is_a_page():
+    """Every parameter has an entry with its type, in the order of the signature."""
     text = inspect.getdoc(HetalClassifier)
-    for name in inspect.signature(HetalClassifier).parameters:
-        assert name in text, name
-    assert "Examples" in text and "Attributes" in text
+    sections = re.findall(r"^(\w[\w ]*)\n-+$", text, re.MULTILINE)
+    assert sections == ["Parameters", "Attributes", "See Also", "Notes", "Examples"]
+    parameters = re.findall(r"^(\w+) : \S", text[: text.index("\nAttributes\n")], re.MULTILINE)
+    assert parameters == list(inspect.signature(HetalClassifier).parameters)
+    for name in ("fit", "predict", "predict_proba", "decision_function", "predict_remote", "export", "from_project"):
+        assert "Returns\n-------" in inspect.getdoc(getattr(HetalClassifier, name)), name
+
+
+def test_attributes_are_documented(fitted):
+    text = inspect.getdoc(HetalClassifier)
+    attributes = {name for name in vars(fitted) if name.endswith("_")}
+    assert attributes <= set(re.findall(r"^(\w+_) : \S", text, re.MULTILINE))
+
+
+def test_a_fit_that_failed_is_not_fitted(iris):
+    def stop(epoch):
+        raise RuntimeError("enough")
+
+    clf = toy(callbacks=stop)
+    with pytest.raises(RuntimeError, match="enough"):
+        clf.fit(*iris)
+    with pytest.raises(NotFittedError):
+        clf.predict(iris[0])
+
+
+def test_weights_are_routed(iris):
+    """scikit-learn's metadata routing passes weights of rows on to `fit`."""
+    X, y = iris
+    with config_context(enable_metadata_routing=True):
+        clf = toy(max_epochs=1).set_fit_request(sample_weight=True)
+        model = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), clf)
+        model.fit(X, y, sample_weight=np.where(y == 1, 2.0, 1.0))
+    assert model[-1].training_["weighted"]
+
+
+def test_only_fit_draws_from_a_random_state(iris):
+    X, y = iris
+    random = np.random.RandomState(0)
+    clf = toy(max_epochs=1, random_state=random).fit(X, y)
+    expected = np.random.RandomState(0)
+    expected.randint(2**31)
+    clf.predict_remote(X[:4])
+    assert random.randint(2**31) == expected.randint(2**31)
+
+
+def test_another_parameter_set_has_another_default_project(iris, home):
+    """The first `fit` does not decide where the second one works."""
+    clf = toy(max_epochs=1).fit(*iris)
+    clf.set_params(param_set="insecure-toy12").fit(*iris)
+    assert clf.project_ == str(home / "insecure-toy12") and clf.training_["param_set"] == "insecure-toy12"
+
+
+def fit_in_a_fork(rows):
+    try:
+        toy(max_epochs=1).fit(*rows)
+    except errors.HetalError as error:
+        return str(error)
+
+
+def test_a_forked_process_does_not_hang(fitted, iris):
+    """It lacks the threads of native work. Predictions need none."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert "spawn" in pool.apply_async(fit_in_a_fork, (iris,)).get(60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            predicted = pool.apply_async(fitted.predict, (iris[0],)).get(60)
+    np.testing.assert_array_equal(predicted, fitted.predict(iris[0]))
+
+
+LIGHT = """
+import sys
+import sklearn.base
+before = set(sys.modules)
+import hetal, hetal.integrations
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def test_importing_imports_no_tracker_and_no_frame():
+    """Beyond what scikit-learn imports."""
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert "hetal" in done.stdout.split()
+    heavy = {"mlflow", "tensorboard", "wandb", "pandas", "polars", "pyarrow", "torch", "tqdm", "joblib", "scipy", "IPython"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_every_exception_is_one_of_ours():
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert issubclass(kind, UserWarning if name.endswith("Warning") else errors.HetalError) and kind.__doc__
+    builtin = {
+        "InvalidInput": ValueError, "ServerUnreachable": ConnectionError, "RangeExceeded": ValueError,
+        "StorageError": OSError, "NotEnoughMemory": MemoryError,
+    }
+    for name, kind in builtin.items():
+        again = pickle.loads(pickle.dumps(getattr(errors, name)("why")))
+        assert isinstance(again, kind) and str(again) == "why"
 
 
 def test_deep_copies_are_models(fitted, iris):

@@ -1,6 +1,7 @@
 """Features of sentences and pictures, by a small network with made-up weights."""
 
 import json
+import pickle
 import shutil
 import struct
 import sysconfig
@@ -113,6 +114,30 @@ def test_sentences(sentence_network):
     np.testing.assert_allclose(extractor.transform(TEXTS[::-1])[::-1], features, atol=1e-5)
     assert not np.allclose(features[0], features[1])
     assert clone(extractor).network == sentence_network
+
+
+def test_columns_of_tables(sentence_network):
+    """A column, or a table of one column, as a ColumnTransformer gives them."""
+    import pandas
+    import polars
+    import pyarrow
+
+    extractor = HetalFeatures(sentence_network, device="cpu").fit(TEXTS)
+    expected = extractor.transform(TEXTS)
+    frame = pandas.DataFrame({"text": TEXTS}, index=[7, 8, 9, 10])
+    for column in (frame, frame["text"], frame.to_numpy(), polars.Series(TEXTS), pyarrow.array(TEXTS)):
+        np.testing.assert_array_equal(extractor.transform(column), expected)
+    named = extractor.set_output(transform="pandas").transform(frame)
+    assert named.columns.tolist() == extractor.get_feature_names_out().tolist()
+    assert named.index.tolist() == frame.index.tolist()
+    with pytest.raises(errors.InvalidInput, match="2 columns"):
+        extractor.transform(frame.assign(other="x"))
+
+
+def test_a_pickled_transformer_is_the_same(sentence_network):
+    extractor = HetalFeatures(sentence_network, device="cpu").fit(TEXTS)
+    again = pickle.loads(pickle.dumps(extractor))
+    np.testing.assert_array_equal(again.transform(TEXTS), extractor.transform(TEXTS))
 
 
 def test_a_pipeline_takes_sentences(sentence_network):

@@ -72,10 +72,10 @@ def test_torch_gives_the_same_weights(rows, expected):
     np.testing.assert_array_equal(clf.coef_, expected.coef_)
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars"])
+@pytest.mark.parametrize("kind", FRAMES)
 def test_labels_of_tables(rows, expected, kind):
     X, y = rows
-    make = {"pandas": pandas.Series, "polars": polars.Series}[kind]
+    make = {"pandas": pandas.Series, "polars": polars.Series, "pyarrow": pyarrow.array}[kind]
     clf = toy(max_epochs=1, project=expected.project_).fit(FRAMES[kind](X), make(y.tolist()))
     np.testing.assert_array_equal(clf.coef_, expected.coef_)
     assert clf.feature_names_in_.tolist() == NAMES
@@ -136,6 +136,25 @@ def test_bad_parameters(rows, name):
     with pytest.raises(errors.HetalError, match=match) as raised:
         toy(**{name: value}).fit(*rows)
     assert "--" not in str(raised.value), "an option of the program"
+
+
+BAD_TYPES = {
+    "server": 3, "name": 4, "certificate": "certificate.pem", "param_set": None, "learning_rate": np.nan,
+    "alpha": np.inf, "class_weight": 2, "callbacks": "print",
+}
+
+
+@pytest.mark.parametrize("name", BAD_TYPES)
+def test_parameters_of_a_wrong_type_are_named(rows, name):
+    with pytest.raises(errors.InvalidInput, match=name.rstrip("s")):
+        toy(**{name: BAD_TYPES[name]}).fit(*rows)
+
+
+def test_sparse_rows(rows):
+    sparse = pytest.importorskip("scipy.sparse")
+    X, y = rows
+    with pytest.raises(TypeError, match="(?i)sparse"):
+        toy().fit(sparse.csr_matrix(X), y)
 
 
 def test_not_fitted(rows):

@@ -1,6 +1,8 @@
 """Callbacks for trackers, with the real packages."""
 
 import builtins
+import sys
+import types
 
 import pytest
 from conftest import toy
@@ -47,3 +49,31 @@ def test_a_missing_package_is_named(iris, monkeypatch):
     monkeypatch.setattr(importlib, "import_module", lambda name: missing(name))
     with pytest.raises(errors.InvalidInput, match="pip install wandb"):
         toy(max_epochs=1, callbacks=WandB(mode="offline")).fit(*iris)
+
+
+def test_wandb_with_a_stand_in(iris, monkeypatch):
+    """The real package needs an account or a service: the calls that it would get."""
+    calls = []
+
+    class Run:
+        summary = {}
+
+        def log(self, values, step):
+            calls.append((step, values))
+
+        def finish(self):
+            calls.append("finished")
+
+    def init(**given):
+        calls.append(given)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    clf = toy(max_epochs=2, learning_rate=0.5, callbacks=WandB(mode="offline")).fit(*iris)
+    begun, *checks, ended = calls
+    assert (begun["name"], begun["mode"], begun["config"]["learning_rate"]) == (clf.model_name_, "offline", 0.5)
+    assert not {"passphrase", "token_file", "project"} & set(begun["config"])
+    assert [(step, values["validation_loss"]) for step, values in checks] == [
+        (check["check"], round(check["loss"], 3)) for check in clf.history_
+    ]
+    assert ended == "finished" and Run.summary["best_epoch"] == clf.training_["best_epoch"]
