@@ -325,14 +325,18 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
                 None if names is None else names.tolist(),
                 on_event,
             )
-        except KeyboardInterrupt as interrupt:
-            _say_how_to_continue(interrupt, settings["project"], begun.get("name"), self.verbose)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                _say_how_to_continue(error, settings["project"], begun.get("name"), self.verbose)
+            if begun:
+                for callback in callbacks:
+                    callback.on_interrupt(error)
             raise
         finally:
             progress.close()
         self.server_ = result.pop("server")
         self.history_ = result.pop("history")
-        self._warn(result)
+        advice = result.pop("advice")
         require_same_order(classes, classifier.about())
         self._set_model(classifier, classes, result)
         self.project_ = os.fspath(settings["project"])
@@ -342,6 +346,8 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             callback.on_end({"history": self.history_, **self.training_})
         if self.verbose and self.report_:
             print(f"report: {self.report_}", file=sys.stderr)
+        # At the end: where warnings are errors, the model is there all the same.
+        self._warn(advice)
         return self
 
     @classmethod
@@ -523,17 +529,16 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         known = ("name", "classes", "class_type", "columns", "features")
         self.training_ = {key: value for key, value in about.items() if key not in known} | more
 
-    def _warn(self, result: dict[str, Any]) -> None:
-        advice = result.pop("advice")
-        if advice is not None:
-            warnings.warn(advice, ConvergenceWarning, stacklevel=3)
-        if result["matches_reference"] is False:
+    def _warn(self, advice: str | None) -> None:
+        if self.training_["matches_reference"] is False:
+            bound = self.training_["difference_bound"]
             warnings.warn(
-                f"the weights differ from the plaintext reference by up to {result['difference_bound']:.1e}: do not "
-                "trust this server",
+                f"the weights differ from the plaintext reference by up to {bound:.1e}: do not trust this server",
                 UntrustedServerWarning,
                 stacklevel=3,
             )
+        if advice is not None:
+            warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def _settings(
         self, name: str | None, class_weight: str | list[float] | None = None, project: str | None = None

@@ -16,7 +16,7 @@ class Callback:
     """Follows a training. Override what you need; an exception stops the training.
 
     A training that is stopped can continue: the same ``fit`` goes on where it stopped, and calls
-    ``on_begin`` again. ``on_end`` is called only if the training ended.
+    ``on_begin`` again. A training that began ends with either ``on_end`` or ``on_interrupt``.
 
     Examples
     --------
@@ -47,6 +47,15 @@ class Callback:
             the validation rows, ``largest_logit``, ``verdict`` (``"continue"``, ``"stop"``,
             ``"lower_rate"`` or ``"widen_range"``), ``accepted`` and ``seconds`` (since the check
             before). Loss and accuracy are private.
+        """
+
+    def on_interrupt(self, error: BaseException) -> None:
+        """The training stopped after ``on_begin`` and before its end.
+
+        Parameters
+        ----------
+        error : BaseException
+            Why: ``KeyboardInterrupt`` after Ctrl-C, or what ``fit`` raises.
         """
 
     def on_end(self, result: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from conftest import TOY, toy
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -230,6 +230,15 @@ def test_callbacks(iris):
     assert clf.history_[0]["seconds"] is None, "the first epoch was judged before"
     with pytest.raises(errors.InvalidInput, match="no callback"):
         toy(callbacks=[3]).fit(*iris)
+
+
+def test_a_warning_made_an_error_leaves_the_model(iris):
+    clf = toy(max_epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        with pytest.raises(ConvergenceWarning):
+            clf.fit(*iris)
+    assert clf.predict(iris[0]).shape == (150,)
 
 
 def test_the_lock_of_the_interpreter_is_free(iris):

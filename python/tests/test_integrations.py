@@ -7,7 +7,7 @@ import types
 import pytest
 from conftest import toy
 
-from hetal import errors
+from hetal import Callback, errors
 from hetal.integrations import MLflow, TensorBoard, WandB
 
 
@@ -26,6 +26,30 @@ def test_mlflow(iris, tmp_path, monkeypatch):
     assert [point.value for point in losses] == [round(epoch["loss"], 3) for epoch in clf.history_]
     assert [point.step for point in losses] == [epoch["epoch"] for epoch in clf.history_]
     assert run.data.metrics["best_epoch"] == clf.training_["best_epoch"]
+
+
+def test_an_interrupted_run_goes_on(iris, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow.tracking")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "runs").as_uri()
+    stops = []
+
+    class Stop(Callback):
+        def on_epoch(self, epoch):
+            if not stops:
+                raise KeyboardInterrupt
+
+        def on_interrupt(self, error):
+            stops.append(type(error))
+
+    clf = toy(max_epochs=2, project=tmp_path / "p", name="one", callbacks=[MLflow(uri, "flowers"), Stop()])
+    with pytest.raises(KeyboardInterrupt):
+        clf.fit(*iris)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    runs = lambda: client.search_runs([client.get_experiment_by_name("flowers").experiment_id])  # noqa: E731
+    assert stops == [KeyboardInterrupt] and [run.info.status for run in runs()] == ["KILLED"]
+    clf.fit(*iris)
+    assert stops == [KeyboardInterrupt] and [run.info.status for run in runs()] == ["FINISHED"]
 
 
 def test_tensorboard(iris, tmp_path):

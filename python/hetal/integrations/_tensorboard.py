@@ -36,9 +36,16 @@ class TensorBoard(Callback):
         # On disk before the next check, which may be interrupted.
         self._writer.flush()
 
+    def on_interrupt(self, error: BaseException) -> None:
+        self._close()
+
     def on_end(self, result: dict[str, Any]) -> None:
-        self._writer.close()
-        self._writer = None
+        self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_writer": None}

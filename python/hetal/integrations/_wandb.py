@@ -35,6 +35,11 @@ class WandB(Callback):
     def on_epoch(self, epoch: Epoch) -> None:
         self._run.log(metrics(epoch), step=epoch["epoch"])
 
+    def on_interrupt(self, error: BaseException) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+            self._run = None
+
     def on_end(self, result: dict[str, Any]) -> None:
         self._run.summary["best_epoch"] = result["best_epoch"]
         self._run.summary["best_validation_accuracy"] = round(result["validation_accuracy"], DIGITS)
