@@ -33,6 +33,17 @@ pub struct Arguments {
     /// The column of class names of a table.
     #[arg(long, default_value = "label")]
     pub label_column: String,
+    /// Whether the first row of a CSV or TSV table names its columns. Without names, columns are
+    /// given by number; the first is 1.
+    #[arg(long, value_enum, value_name = "ANSWER", default_value = "yes")]
+    pub header: HeaderArgument,
+    /// What separates the fields of a CSV table: one character, or the word tab or space. Found
+    /// out by default.
+    #[arg(long, value_name = "CHARACTER")]
+    pub delimiter: Option<String>,
+    /// The encoding of a table's text.
+    #[arg(long, value_name = "NAME", default_value = "utf-8", value_parser = ENCODINGS)]
+    pub encoding: String,
     /// Decides the split where the data set has none.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -64,6 +75,9 @@ pub struct Arguments {
     #[arg(long)]
     pub json: bool,
 }
+
+/// The encodings of text.
+pub const ENCODINGS: [&str; 4] = ["utf-8", "latin1", "windows-1252", "utf-16"];
 
 /// Seconds without progress after which an extraction ends, unless told otherwise.
 pub const STALL_SECONDS: u64 = 600;
@@ -117,6 +131,15 @@ pub enum DatasetFormatArgument {
     Medmnist,
     /// SNIPS' intents.
     Snips,
+}
+
+/// Whether the first row of a table names its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum HeaderArgument {
+    /// It does.
+    Yes,
+    /// It is a row like the others.
+    No,
 }
 
 /// What happens to samples that cannot be used.

@@ -5,6 +5,7 @@ mod common;
 mod tables;
 
 use hetal_features::dataset::{Content, Dataset, DatasetFormat, Sample, SampleColumns};
+use hetal_tables::{Encoding, Options};
 use parquet::basic::Compression;
 use parquet::file::properties::WriterVersion;
 use std::io::Write;
@@ -194,8 +195,34 @@ fn columns(content: &str) -> DatasetFormat {
     DatasetFormat::Table(SampleColumns {
         content: content.to_owned(),
         files: content == "path",
-        label: "label".to_owned(),
+        ..SampleColumns::default()
     })
+}
+
+/// What is not guessed of a table is said: its encoding, its delimiter, that it has no heading.
+#[test]
+fn tables_are_read_as_they_are_described() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.csv");
+    std::fs::write(&path, b"caf\xe9 noir, please|ordre\nstop|fin\n").unwrap();
+    let options = |encoding| Options {
+        encoding: Encoding::named(encoding).unwrap(),
+        header: Some(false),
+        delimiter: Some(b'|'),
+        ..Options::default()
+    };
+    let open = |encoding| {
+        let (content, label) = ("1".to_owned(), "2".to_owned());
+        let columns = SampleColumns { content, files: false, label, options: options(encoding) };
+        Dataset::open(&path, &DatasetFormat::Table(columns), 0)
+    };
+    let data = open("latin1").unwrap();
+    assert_eq!(data.classes, ["fin", "ordre"]);
+    let mut texts: Vec<_> = data.samples().map(text).collect();
+    texts.sort();
+    assert_eq!(texts, ["caf\u{e9} noir, please", "stop"]);
+    let error = open("utf-8").unwrap_err().to_string();
+    assert!(error.contains("line 1, byte 4: 0xe9") && error.contains("--encoding"), "{error}");
 }
 
 #[test]
@@ -312,7 +339,7 @@ fn tables_beside_classes_and_beside_each_other() {
     assert_eq!(detected(), columns("text"));
     write(folder.path(), "cats/1.txt", "miaow");
     assert_eq!(detected(), DatasetFormat::Folders);
-    let pictures = SampleColumns { content: "path".to_owned(), files: true, label: "label".to_owned() };
+    let pictures = SampleColumns { content: "path".to_owned(), files: true, ..SampleColumns::default() };
     assert_eq!(DatasetFormat::detect(folder.path(), pictures), columns("path"));
     std::fs::remove_dir_all(folder.path().join("cats")).unwrap();
     write(folder.path(), "train/cats/1.txt", "miaow");

@@ -204,7 +204,7 @@ fn tables_without_their_columns() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.csv");
     std::fs::write(&path, "sentence,intent\nplay,a\n").unwrap();
-    let columns = SampleColumns { content: "text".to_owned(), files: false, label: "intent".to_owned() };
+    let columns = SampleColumns { label: "intent".to_owned(), ..SampleColumns::default() };
     let error = Dataset::open(&path, &DatasetFormat::Table(columns), 0).unwrap_err().to_string();
     assert!(error.contains("no column text") && error.contains("sentence, intent"), "{error}");
 }

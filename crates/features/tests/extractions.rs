@@ -30,7 +30,7 @@ fn write_table_without(folder: &Path, row: usize) -> std::path::PathBuf {
 }
 
 fn open(path: &Path) -> Dataset {
-    let columns = SampleColumns { content: "text".to_owned(), files: false, label: "label".to_owned() };
+    let columns = SampleColumns::default();
     Dataset::open(path, &DatasetFormat::Table(columns), 9).unwrap()
 }
 

@@ -18,11 +18,13 @@ pub struct SampleColumns {
     pub files: bool,
     /// The column of class names.
     pub label: String,
+    /// How text tables are read.
+    pub options: Options,
 }
 
 impl Default for SampleColumns {
     fn default() -> Self {
-        Self { content: "text".to_owned(), files: false, label: "label".to_owned() }
+        Self { content: "text".to_owned(), files: false, label: "label".to_owned(), options: Options::default() }
     }
 }
 
@@ -103,7 +105,7 @@ fn rows(path: &Path, columns: &SampleColumns, notes: &mut Vec<String>) -> Result
         Ok(format @ (FileFormat::Parquet | FileFormat::Arrow)) => return columnar::texts(path, format, names),
         _ => return Err(Error::dataset(path, "is no table; a table is .csv, .tsv, .jsonl, .parquet or .arrow")),
     }
-    let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &Options::default());
+    let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &columns.options);
     let texts = texts.map_err(|error| Error::dataset(path, reason(error.problem)))?;
     notes.extend(texts.notes.iter().map(|note| format!("{}: {}", file_name(path), note.text)));
     let pair = |row: Vec<String>| <[String; 2]>::try_from(row).unwrap_or_default();
@@ -118,7 +120,10 @@ fn reason(problem: FileProblem) -> String {
         }
         FileProblem::Duplicate { what, name } => format!("has two {what} {name}; rename one of them"),
         FileProblem::Encoding { row, byte, value, .. } => {
-            format!("line {row}, byte {byte}: {value:#04x} is not valid UTF-8; save it as UTF-8")
+            format!(
+                "line {row}, byte {byte}: {value:#04x} is not valid UTF-8; save it as UTF-8, or name its encoding \
+                 with --encoding"
+            )
         }
         other => other.to_string(),
     }

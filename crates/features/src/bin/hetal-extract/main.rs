@@ -65,6 +65,7 @@ fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<()> {
 fn extract(arguments: &Arguments, given: Vec<OsString>, at_most: Option<[usize; 3]>) -> Result<Manifest> {
     let [model, data, out] = worker::needed(arguments)?;
     // Before a network is downloaded for it.
+    worker::sample_columns(arguments)?;
     if !data.exists() {
         return Err(error::Error::file(data, "no such file or folder"));
     }

@@ -4,7 +4,9 @@ use crate::error::{Error, Result};
 use crate::events::{Assignment, EncodeTask, ExtractTask, ResolvedNetwork, Task, WorkerEvent};
 use crate::{Program, parent};
 use clap::Parser;
-use hetal_extract_api::arguments::{Arguments, BadArgument, DatasetFormatArgument, DeviceArgument, OutputArgument};
+use hetal_extract_api::arguments::{
+    Arguments, BadArgument, DatasetFormatArgument, DeviceArgument, HeaderArgument, OutputArgument,
+};
 use hetal_extract_api::protocol::PROGRAM;
 use hetal_features::columnar::hand_over;
 use hetal_features::dataset::{Dataset, DatasetFormat, SampleColumns};
@@ -13,6 +15,7 @@ use hetal_features::extraction::{Extraction, Observer, OutputFormat, Policy};
 use hetal_features::picture::Picture;
 use hetal_features::sentence::TextCoverage;
 use hetal_features::{Extractor, Manifest, write_rows};
+use hetal_tables::{Encoding, Options};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -111,7 +114,7 @@ fn extract(task: ExtractTask, supervisor: &Supervisor) -> Result<()> {
     let arguments = Program::try_parse_from(line).map_err(|error| Error::Arguments(error.to_string()))?.arguments;
     let [_, data, out] = needed(&arguments)?;
     supervisor.set_activity(format!("reading the data set {}", data.display()));
-    let mut dataset = Dataset::open(data, &format(&arguments, data), arguments.seed)?;
+    let mut dataset = Dataset::open(data, &format(&arguments, data)?, arguments.seed)?;
     if let Some(most) = task.at_most {
         dataset.subsample(most, arguments.seed);
     }
@@ -159,11 +162,23 @@ fn device_choice(device: DeviceArgument) -> DeviceChoice {
     }
 }
 
-fn format(arguments: &Arguments, data: &Path) -> DatasetFormat {
-    let content = arguments.path_column.as_ref().unwrap_or(&arguments.text_column).clone();
-    let files = arguments.path_column.is_some();
-    let columns = SampleColumns { content, files, label: arguments.label_column.clone() };
-    match arguments.format {
+/// The columns of a table, and how it is read.
+pub fn sample_columns(arguments: &Arguments) -> Result<SampleColumns> {
+    let wrong = |problem: hetal_tables::FileProblem| Error::Arguments(problem.to_string());
+    let delimiter = arguments.delimiter.as_deref().map(Options::delimiter_named).transpose().map_err(wrong)?;
+    let encoding = Encoding::named(&arguments.encoding).unwrap_or_default();
+    let header = Some(arguments.header == HeaderArgument::Yes);
+    Ok(SampleColumns {
+        content: arguments.path_column.as_ref().unwrap_or(&arguments.text_column).clone(),
+        files: arguments.path_column.is_some(),
+        label: arguments.label_column.clone(),
+        options: Options { encoding, header, delimiter, ..Options::default() },
+    })
+}
+
+fn format(arguments: &Arguments, data: &Path) -> Result<DatasetFormat> {
+    let columns = sample_columns(arguments)?;
+    Ok(match arguments.format {
         DatasetFormatArgument::Auto => DatasetFormat::detect(data, columns),
         DatasetFormatArgument::Folders => DatasetFormat::Folders,
         DatasetFormatArgument::Table => DatasetFormat::Table(columns),
@@ -172,7 +187,7 @@ fn format(arguments: &Arguments, data: &Path) -> DatasetFormat {
         DatasetFormatArgument::Facemask => DatasetFormat::FaceMask,
         DatasetFormatArgument::Medmnist => DatasetFormat::MedMnist,
         DatasetFormatArgument::Snips => DatasetFormat::Snips,
-    }
+    })
 }
 
 /// Computes the features of a few pictures or texts, by the network that the manifest describes.
