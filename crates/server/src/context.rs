@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::jobs::required_keys::RequiredKeysCache;
-use crate::metrics::Metrics;
+use crate::monitor::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::Blobs;
 use crate::store::state::State;

@@ -1,6 +1,6 @@
 //! Health checks and Prometheus metrics over plain HTTP.
 
-use crate::metrics::HealthSource;
+use crate::monitor::metrics::HealthSource;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

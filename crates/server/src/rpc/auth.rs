@@ -1,7 +1,7 @@
 //! Authentication and audit of requests, before any message is read.
 
 use crate::clock;
-use crate::metrics::{Metrics, add};
+use crate::monitor::metrics::{Metrics, add};
 use crate::net::tls::Peer;
 use crate::rpc::{Admitted, Service};
 use crate::tenants::Tenant;

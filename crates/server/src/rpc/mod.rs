@@ -12,7 +12,7 @@ use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
 use crate::limits::concurrency::ConcurrencyLimit;
 use crate::limits::rate::RateLimit;
-use crate::metrics::Metrics;
+use crate::monitor::metrics::Metrics;
 use crate::net::connections::{ActiveRequest, ConnectionLimits, Connections};
 use crate::net::tls::Peer;
 use crate::store::state::Quota;

@@ -3,7 +3,7 @@
 use super::{Handler, Service};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::concurrency::Permit;
-use crate::metrics::add;
+use crate::monitor::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{EventLimit, JobState};
 use crate::tenants::Tenant;

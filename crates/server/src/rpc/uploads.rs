@@ -2,7 +2,7 @@
 
 use super::{Handler, Service};
 use crate::jobs::validate::blob_name;
-use crate::metrics::add;
+use crate::monitor::metrics::add;
 use crate::store::state::{BlobKind, Upload};
 use crate::store::uploads::{Resumed, UploadProgress};
 use crate::tenants::Tenant;

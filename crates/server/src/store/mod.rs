@@ -2,8 +2,10 @@
 
 pub mod blobs;
 pub mod disk;
+pub mod duties;
 pub mod folder;
 pub mod gc;
+pub mod migrate;
 pub mod ownership;
 pub mod parts;
 pub mod shared_gc;

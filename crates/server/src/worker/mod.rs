@@ -1,4 +1,4 @@
-//! Worker threads that run jobs.
+//! Worker threads that run jobs, and the supervisor of worker processes.
 
 pub mod attempt;
 pub mod checkpoint;
@@ -8,4 +8,5 @@ pub mod pool;
 pub mod retry;
 pub mod shutdown;
 pub mod storable_ciphertext;
+pub mod supervisor;
 pub mod training;

@@ -6,7 +6,7 @@ use crate::config::bytes_of_gib;
 use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
-use crate::metrics::add;
+use crate::monitor::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;

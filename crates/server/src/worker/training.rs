@@ -4,7 +4,7 @@
 use crate::compute::executor::Executor;
 use crate::config::bytes_of_gib;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
-use crate::metrics::add;
+use crate::monitor::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::attempt::Attempt;

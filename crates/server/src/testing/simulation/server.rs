@@ -10,7 +10,7 @@ use crate::config::{Bounds, Config};
 use crate::context::Core;
 use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::spec::JobSpec;
-use crate::metrics::Metrics;
+use crate::monitor::metrics::Metrics;
 use crate::notify::ChangeNotifier;
 use crate::store::blobs::LocalBlobs;
 use crate::store::gc::collect_garbage;

@@ -3,12 +3,12 @@
 use crate::clock::{self, Clock};
 use crate::compute::device::{ComputeDevice, Devices};
 use crate::context::Core;
-use crate::histograms::{BYTES, Histogram, SECONDS, WAITS};
+use crate::monitor::histograms::{BYTES, Histogram, SECONDS, WAITS};
+use crate::monitor::probe::Probe;
+use crate::monitor::usage::{LargestTenants, TenantSource, usage};
 use crate::net::certificates::ServerCertificates;
-use crate::probe::Probe;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::state::{JobState, Quota, State};
-use crate::usage::{LargestTenants, TenantSource, usage};
 use crate::{Error, Result};
 use hetal_cuda::{CardState, card_state};
 use hetal_report::DeviceState;
