@@ -5,7 +5,7 @@ use crate::key_list::KeyList;
 use crate::{Bootstrapper, Error, KeyPlan, Result, bootstrap, clear};
 use hetal_ckks::{
     Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, LiftForm, LinearTransform, Params, Pattern, Plaintext,
-    RoundedCiphertext, Steps,
+    RotationSteps, RoundedCiphertext,
 };
 use hetal_ring::Basis;
 use num_complex::Complex64;
@@ -398,7 +398,7 @@ impl<B: Backend> Engine for Encrypted<B> {
         }
         let scale = self.multiplier_scale(place)?;
         let basis = self.params().key_basis(self.params().limbs(place.at));
-        let matrix = self.evaluator.encode_matrix(&by_rotation, Steps::inner(slots), scale, basis)?;
+        let matrix = self.evaluator.encode_matrix(&by_rotation, RotationSteps::inner(slots), scale, basis)?;
         self.healthy(EncodedMatrix { matrix, place })
     }
 

@@ -3,7 +3,7 @@
 
 mod linear;
 
-pub use linear::{GiantStep, LinearTransform, Steps};
+pub use linear::{GiantStep, LinearTransform, RotationSteps};
 
 use crate::backend::{Backend, Halves, Pair};
 use crate::encoder::rounded;

@@ -16,7 +16,7 @@ pub use ciphertext::{Ciphertext, Plaintext, PublicKey, SeededCiphertext, SetTag}
 pub use encoder::Encoder;
 pub use error::{Error, Result};
 pub use evaluation_key::{EvaluationKeys, KeyId, KeySource, SwitchingKey};
-pub use evaluator::{Evaluator, GiantStep, LinearTransform, Pattern, RaisedCiphertext, Steps};
+pub use evaluator::{Evaluator, GiantStep, LinearTransform, Pattern, RaisedCiphertext, RotationSteps};
 pub use num_complex::Complex64;
 pub use params::{BitSizes, EvalMod, Params, ParamsLiteral};
 pub use rounded::{LiftForm, ROUNDED_BITS, ROUNDED_BITS_RANGE, RoundedCiphertext};

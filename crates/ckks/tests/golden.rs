@@ -8,8 +8,8 @@
 
 use hetal_ckks::bytes::{self, Codec, Object};
 use hetal_ckks::{
-    Ciphertext, Complex64, EvaluationKeys, KeyId, LiftForm, Params, Plaintext, PublicKey, RoundedCiphertext,
-    SeededCiphertext, Steps, SwitchingKey,
+    Ciphertext, Complex64, EvaluationKeys, KeyId, LiftForm, Params, Plaintext, PublicKey, RotationSteps,
+    RoundedCiphertext, SeededCiphertext, SwitchingKey,
 };
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 use hetal_testkit::{TestOwner, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
@@ -109,7 +109,7 @@ fn version_1_keys_of_the_sparse_secret_still_raise_and_turn() {
     assert!(max_error(&client.decrypt(&back), &values) < 1e-4);
     let rotation = BTreeMap::from([(1, vec![Complex64::ONE; values.len()])]);
     let basis = shape(KeyId::FromSparse(5));
-    let steps = Steps::inner(values.len());
+    let steps = RotationSteps::inner(values.len());
     let matrix = evaluator.encode_matrix(&rotation, steps, evaluator.last_prime(2), basis).unwrap();
     let turned = evaluator.transform_raised(raised(), &matrix, &keys).unwrap();
     values.rotate_left(1);

@@ -62,7 +62,7 @@ enum Command {
     /// iterations.
     Selftest(selftest::Arguments),
     /// Compute features of pictures or sentences with a public pretrained network.
-    Extract(hetal_extract_api::arguments::Arguments),
+    Extract(hetal_extract_api::arguments::ExtractArguments),
     /// Run benchmarks on this machine.
     #[command(subcommand)]
     Bench(commands::bench::Command),

@@ -11,7 +11,7 @@ pub use recording::{CudaRoutine, Graphs};
 
 use crate::device::{Device, KernelTime, SIDES, in_lane, is_recording, lane};
 use crate::dry_run::DryRunDevice;
-use crate::ffi::arguments::{Arguments, NttArgs, bytes_of};
+use crate::ffi::arguments::{KernelArguments, NttArgs, bytes_of};
 use crate::ffi::driver::Driver;
 use crate::memory::{Buffer, CHUNK, DevicePool, DeviceTable, Health};
 use crate::plan::{Conversion, RingTables, Transforms};
@@ -292,7 +292,7 @@ impl CudaBackend {
     }
 
     /// Queues a kernel over `limbs` limbs; `deep` times as many blocks for kernels that use it.
-    fn launch_deep(&self, kernel: Kernel, limbs: usize, deep: u32, args: &dyn Arguments) {
+    fn launch_deep(&self, kernel: Kernel, limbs: usize, deep: u32, args: &dyn KernelArguments) {
         if limbs > 0 && !self.health.is_broken() {
             self.noted(self.device.launch(kernel, (limbs as u32, deep), args));
             if is_recording() {
@@ -301,7 +301,7 @@ impl CudaBackend {
         }
     }
 
-    fn launch(&self, kernel: Kernel, limbs: usize, args: &dyn Arguments) {
+    fn launch(&self, kernel: Kernel, limbs: usize, args: &dyn KernelArguments) {
         self.launch_deep(kernel, limbs, 1, args);
     }
 

@@ -1,7 +1,7 @@
 //! What the backend asks of a GPU. There are two: a real one through the driver, and an emulator
 //! for tests.
 
-use crate::ffi::arguments::Arguments;
+use crate::ffi::arguments::KernelArguments;
 use crate::source::{Arithmetic, Kernel};
 use crate::{Error, Result};
 use std::cell::Cell;
@@ -102,7 +102,7 @@ pub(crate) trait Device: Send + Sync {
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()>;
     fn zero(&self, to: u64, bytes: usize) -> Result<()>;
     /// Blocks of one limb times `grid`, of the kernel's number of threads.
-    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()>;
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn KernelArguments) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
     /// Whether work can be recorded now.
     fn can_record(&self) -> bool;

@@ -3,7 +3,7 @@
 
 use crate::Result;
 use crate::device::{Device, KernelTime, not_recorded, recording};
-use crate::ffi::arguments::Arguments;
+use crate::ffi::arguments::KernelArguments;
 use crate::source::{Arithmetic, Kernel};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,7 +63,7 @@ impl Device for DryRunDevice {
         Ok(())
     }
 
-    fn launch(&self, _kernel: Kernel, _grid: (u32, u32), _args: &dyn Arguments) -> Result<()> {
+    fn launch(&self, _kernel: Kernel, _grid: (u32, u32), _args: &dyn KernelArguments) -> Result<()> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Arguments of `hetal extract`.
 #[derive(Debug, clap::Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true, after_help = catalogue::help())]
-pub struct Arguments {
+pub struct ExtractArguments {
     /// What else to do.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -168,7 +168,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Program {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: ExtractArguments,
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId, Steps};
+use hetal_ckks::{Complex64, Error, EvaluationKeys, KeyId, RotationSteps};
 use hetal_keys::Encryptor;
 use hetal_ring::Basis;
 use hetal_ring::sampler::TestSeeds;
@@ -132,17 +132,17 @@ fn matrices_compose_their_rotations_in_every_way() {
     let basis = client.params.key_basis(limbs);
     let a = client.encrypt(&u, level);
     let scale = e.last_prime(limbs);
-    let batched = Steps { start: 0, middle: 16, outer: 16, nested: false };
-    let with_middle = Steps { middle: 8, ..batched };
+    let batched = RotationSteps { start: 0, middle: 16, outer: 16, nested: false };
+    let with_middle = RotationSteps { middle: 8, ..batched };
     // In a window that begins at 0, sums may be rotated one after the other.
-    let nested = Steps { start: -32, nested: true, ..with_middle };
+    let nested = RotationSteps { start: -32, nested: true, ..with_middle };
     for (steps, needed) in [
-        (Steps::inner(slots), 10),
+        (RotationSteps::inner(slots), 10),
         (batched, 3 + 4 - 1),
         (with_middle, 1 + 1 + 3),
         (nested, 2 + 1 + 1),
-        (Steps { middle: 16, ..nested }, 4 + 1),
-        (Steps { outer: 4, middle: 4, ..nested }, 1 + 1),
+        (RotationSteps { middle: 16, ..nested }, 4 + 1),
+        (RotationSteps { outer: 4, middle: 4, ..nested }, 1 + 1),
     ] {
         let matrix = e.encode_matrix(&diagonals, steps, scale, basis).unwrap();
         assert_eq!(matrix.rotations().len(), needed, "{steps:?}");
@@ -168,7 +168,7 @@ fn matrices_for_other_primes_are_refused() {
     let (needed, found) = (KeyId::FromSparse(1).basis(&client.params, limbs), client.params.key_basis(limbs));
     let identity = BTreeMap::from([(0, vec![Complex64::ONE; 1024])]);
     let [for_raised, matrix] = [needed, found]
-        .map(|basis| e.encode_matrix(&identity, Steps::inner(1024), e.last_prime(limbs), basis).unwrap());
+        .map(|basis| e.encode_matrix(&identity, RotationSteps::inner(1024), e.last_prime(limbs), basis).unwrap());
     let mut keys = EvaluationKeys::default();
     client.add_keys(&mut keys, [(KeyId::ToSparse, 1)]);
     let a = client.encrypt(&complex_vector(1024, 1), 6);

@@ -1,7 +1,7 @@
 //! The map between coefficients and slots as a product of a few sparse matrices.
 
 use crate::{KeyPlan, Result};
-use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform, Steps};
+use hetal_ckks::{Backend, Complex64, Encoder, Evaluator, KeyId, LinearTransform, RotationSteps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
@@ -118,9 +118,9 @@ impl DftShape {
     }
 
     /// How its rotations are composed.
-    fn steps(&self) -> Steps {
+    fn steps(&self) -> RotationSteps {
         let start = if self.raised { self.moved } else { 0 };
-        Steps { start, middle: self.middle_step, outer: self.giant_step, nested: self.nested }
+        RotationSteps { start, middle: self.middle_step, outer: self.giant_step, nested: self.nested }
     }
 
     /// The same group for vectors that repeat after `period` slots: without the butterflies that

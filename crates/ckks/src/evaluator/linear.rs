@@ -18,10 +18,10 @@ const GIANTS_OF_A_PART: usize = 2;
 pub struct LinearTransform<P> {
     /// Rotations of the input and of its middle rotations.
     babies: Vec<i64>,
-    /// The middle rotations are the first multiples of [`Steps::middle`], 0 included.
+    /// The middle rotations are the first multiples of [`RotationSteps::middle`], 0 included.
     middles: usize,
     giants: Vec<GiantStep<P>>,
-    steps: Steps,
+    steps: RotationSteps,
     /// The primes of its diagonals.
     basis: Basis,
     /// The scale of its diagonals.
@@ -37,7 +37,7 @@ pub struct GiantStep<P> {
 
 /// How the rotations of a matrix are composed of others. Fewer different ones need fewer keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub struct RotationSteps {
     /// The smallest inner rotation.
     pub start: i64,
     /// Rotations of the input by its multiples come first, one after the other. Inner rotations
@@ -50,7 +50,7 @@ pub struct Steps {
     pub nested: bool,
 }
 
-impl Steps {
+impl RotationSteps {
     /// Inner rotations alone, of `slots` slots.
     pub fn inner(slots: usize) -> Self {
         let all = slots as i64;
@@ -109,7 +109,7 @@ impl<B: Backend> Evaluator<B> {
     pub fn encode_matrix(
         &self,
         diagonals: &BTreeMap<i64, Vec<Complex64>>,
-        steps: Steps,
+        steps: RotationSteps,
         scale: f64,
         basis: Basis,
     ) -> Result<LinearTransform<B::Packed>> {

@@ -2,14 +2,14 @@
 
 use crate::Result;
 use crate::terminal::output::print;
-use hetal_extract_api::arguments::{Arguments, Command as Listing};
+use hetal_extract_api::arguments::{Command as Listing, ExtractArguments};
 use hetal_extract_api::catalogue;
 use hetal_extract_api::extractor::{command, failed, program};
 use std::ffi::OsString;
 use std::process::Command;
 
 /// Runs `hetal extract`. `given` are its unparsed arguments. Returns the exit status.
-pub fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<u8> {
+pub fn run(arguments: &ExtractArguments, given: Vec<OsString>) -> Result<u8> {
     if let Some(Listing::Models { json }) = &arguments.command {
         print(*json, &catalogue::json(), &catalogue::text());
         return Ok(0);

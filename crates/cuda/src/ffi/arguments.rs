@@ -14,7 +14,7 @@ pub(crate) type Word = u64;
 /// # Safety
 ///
 /// The type is `repr(C)` and has the layout of the struct the kernel declares.
-pub(crate) unsafe trait Arguments {
+pub(crate) unsafe trait KernelArguments {
     /// Where it is.
     fn pointer(&self) -> *const c_void {
         std::ptr::from_ref(self).cast()
@@ -56,7 +56,7 @@ macro_rules! pod_structs {
         // SAFETY: repr(C), fields as in the sources, and no padding by the assertion above.
         unsafe impl Pod for $name {}
         // SAFETY: as above.
-        unsafe impl Arguments for $name {}
+        unsafe impl KernelArguments for $name {}
     )*};
 }
 

@@ -7,7 +7,7 @@ mod staging;
 
 pub use library::cards;
 
-use super::arguments::{Arguments, PauseArgs};
+use super::arguments::{KernelArguments, PauseArgs};
 use super::nvrtc;
 use crate::cache::Cache;
 use crate::device::{Device, KernelTime, LANES, is_recording, lane, not_recorded, recording};
@@ -272,7 +272,7 @@ impl Driver {
 
 /// Kernels.
 impl Driver {
-    fn launch_now(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+    fn launch_now(&self, kernel: Kernel, grid: (u32, u32), args: &dyn KernelArguments) -> Result<()> {
         let (threads, blocks) = kernel.shape(self.log_n);
         let mut timed = self.timed.lock().unwrap_or_else(PoisonError::into_inner);
         let before = timed.as_ref().map(|_| self.time()).transpose()?;
@@ -389,7 +389,7 @@ impl Device for Driver {
         unsafe { result::memset_d8_async(to, 0, bytes, self.stream()) }.map_err(failed("clearing memory"))
     }
 
-    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn KernelArguments) -> Result<()> {
         self.bind()?;
         if let Some(pause) = self.pause() {
             self.launch_now(Kernel::Pause, (1, 1), &pause)?;

@@ -1,7 +1,7 @@
 //! The kernels on the CPU, for tests: the same sources, compiled by the system's C++ compiler
 //! against `emulator.h`.
 
-use super::arguments::Arguments;
+use super::arguments::KernelArguments;
 use crate::device::{Device, KernelTime, is_recording, not_recorded, recording};
 use crate::source::{Arithmetic, Kernel, SOURCE};
 use crate::{Error, Result};
@@ -224,7 +224,7 @@ impl Device for Emulator {
         self.queue(Step::Zero { to, bytes })
     }
 
-    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn Arguments) -> Result<()> {
+    fn launch(&self, kernel: Kernel, grid: (u32, u32), args: &dyn KernelArguments) -> Result<()> {
         let mut words = vec![0u64; args.size().div_ceil(8)];
         // SAFETY: the words have room for the struct's bytes.
         unsafe { std::ptr::copy_nonoverlapping(args.pointer().cast::<u8>(), words.as_mut_ptr().cast(), args.size()) };

@@ -19,7 +19,7 @@ mod worker;
 use clap::Parser;
 use error::Result;
 use events::{ExtractTask, Task};
-use hetal_extract_api::arguments::{Arguments, Command};
+use hetal_extract_api::arguments::{Command, ExtractArguments};
 use hetal_extract_api::{Manifest, catalogue, protocol};
 use std::ffi::OsString;
 use std::io::Write;
@@ -32,7 +32,7 @@ use std::time::Duration;
 #[command(name = protocol::PROGRAM, version = protocol::VERSION_TEXT)]
 struct Program {
     #[command(flatten)]
-    arguments: Arguments,
+    arguments: ExtractArguments,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<()> {
+fn run(arguments: &ExtractArguments, given: Vec<OsString>) -> Result<()> {
     if let Some(Command::Models { json }) = &arguments.command {
         return print(*json, &catalogue::json(), &catalogue::text());
     }
@@ -62,7 +62,7 @@ fn run(arguments: &Arguments, given: Vec<OsString>) -> Result<()> {
 
 /// Runs an extraction and returns its manifest. `given` are the arguments as they came, which the
 /// worker reads again.
-fn extract(arguments: &Arguments, given: Vec<OsString>, at_most: Option<[usize; 3]>) -> Result<Manifest> {
+fn extract(arguments: &ExtractArguments, given: Vec<OsString>, at_most: Option<[usize; 3]>) -> Result<Manifest> {
     let [model, data, out] = worker::needed(arguments)?;
     // Before a network is downloaded for it.
     worker::sample_columns(arguments)?;

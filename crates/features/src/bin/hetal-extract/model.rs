@@ -4,7 +4,7 @@
 use crate::bars;
 use crate::error::{Error, Result};
 use crate::events::ResolvedNetwork;
-use hetal_extract_api::arguments::Arguments;
+use hetal_extract_api::arguments::ExtractArguments;
 use hetal_extract_api::catalogue::{self, KnownNetwork};
 use hetal_extract_api::protocol::{Encode, HUB_SECRETS};
 use hetal_extract_api::sanitize_terminal;
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The network that the arguments ask for, downloaded if it must be.
-pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
+pub fn resolve(name: &str, arguments: &ExtractArguments) -> Result<ResolvedNetwork> {
     let path = Path::new(name);
     let known = catalogue::find(name);
     let pinned = arguments.revision.is_some() || arguments.sha256.is_some();
@@ -48,7 +48,7 @@ pub fn resolve(name: &str, arguments: &Arguments) -> Result<ResolvedNetwork> {
 }
 
 /// The pin of a network of the catalogue: its own, or the one that was given.
-fn pin_of(network: &'static KnownNetwork, arguments: &Arguments) -> Result<PinnedModel> {
+fn pin_of(network: &'static KnownNetwork, arguments: &ExtractArguments) -> Result<PinnedModel> {
     let KnownNetwork { name, hub: Some(hub), .. } = network else {
         return Err(Error::NotOnHub { name: network.name });
     };

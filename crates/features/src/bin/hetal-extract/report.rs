@@ -1,11 +1,11 @@
 //! The report at the end of an extraction.
 
-use hetal_extract_api::arguments::{Arguments, OutputArgument};
+use hetal_extract_api::arguments::{ExtractArguments, OutputArgument};
 use hetal_extract_api::{Manifest, sanitize_terminal};
 use serde_json::{Value, json};
 use std::path::Path;
 
-fn out(arguments: &Arguments) -> &Path {
+fn out(arguments: &ExtractArguments) -> &Path {
     arguments.out.as_deref().unwrap_or(Path::new(""))
 }
 
@@ -16,7 +16,7 @@ fn device(manifest: &Manifest) -> Option<String> {
 }
 
 /// The report as JSON.
-pub fn json(manifest: &Manifest, arguments: &Arguments) -> Value {
+pub fn json(manifest: &Manifest, arguments: &ExtractArguments) -> Value {
     json!({
         "model": manifest.model.source,
         "device": device(manifest),
@@ -31,7 +31,7 @@ pub fn json(manifest: &Manifest, arguments: &Arguments) -> Value {
 
 /// The report as text: the result, and the command that trains on it. Names of files may come from
 /// anyone, so characters that act on a terminal are replaced.
-pub fn text(manifest: &Manifest, arguments: &Arguments) -> String {
+pub fn text(manifest: &Manifest, arguments: &ExtractArguments) -> String {
     let (rows, model) = (manifest.rows.values().sum::<usize>(), &manifest.model);
     let part = |name: &str| manifest.rows.get(name).copied().unwrap_or_default();
     let mut text = format!(
@@ -55,7 +55,7 @@ pub fn text(manifest: &Manifest, arguments: &Arguments) -> String {
 }
 
 /// The command that trains on the features.
-fn next(arguments: &Arguments) -> String {
+fn next(arguments: &ExtractArguments) -> String {
     let file = |name: &str| out(arguments).join(name).display().to_string();
     match arguments.output {
         OutputArgument::Npy => format!(

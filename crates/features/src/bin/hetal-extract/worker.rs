@@ -5,7 +5,7 @@ use crate::events::{Assignment, EncodeTask, ExtractTask, ResolvedNetwork, Task, 
 use crate::{Program, parent};
 use clap::Parser;
 use hetal_extract_api::arguments::{
-    Arguments, BadArgument, DatasetFormatArgument, DeviceArgument, HeaderArgument, OutputArgument,
+    BadArgument, DatasetFormatArgument, DeviceArgument, ExtractArguments, HeaderArgument, OutputArgument,
 };
 use hetal_extract_api::protocol::PROGRAM;
 use hetal_features::columnar::hand_over;
@@ -102,7 +102,7 @@ impl Observer for Supervisor {
 }
 
 /// The three arguments that every extraction has.
-pub fn needed(arguments: &Arguments) -> Result<[&Path; 3]> {
+pub fn needed(arguments: &ExtractArguments) -> Result<[&Path; 3]> {
     match (&arguments.model, &arguments.data, &arguments.out) {
         (Some(model), Some(data), Some(out)) => Ok([Path::new(model), data, out]),
         _ => Err(Error::Arguments("--model, --data and --out are needed".to_owned())),
@@ -163,7 +163,7 @@ fn device_choice(device: DeviceArgument) -> DeviceChoice {
 }
 
 /// The columns of a table, and how it is read.
-pub fn sample_columns(arguments: &Arguments) -> Result<SampleColumns> {
+pub fn sample_columns(arguments: &ExtractArguments) -> Result<SampleColumns> {
     let wrong = |problem: hetal_tables::FileProblem| Error::Arguments(problem.to_string());
     let delimiter = arguments.delimiter.as_deref().map(Options::delimiter_named).transpose().map_err(wrong)?;
     let encoding = Encoding::named(&arguments.encoding).unwrap_or_default();
@@ -176,7 +176,7 @@ pub fn sample_columns(arguments: &Arguments) -> Result<SampleColumns> {
     })
 }
 
-fn format(arguments: &Arguments, data: &Path) -> Result<DatasetFormat> {
+fn format(arguments: &ExtractArguments, data: &Path) -> Result<DatasetFormat> {
     let columns = sample_columns(arguments)?;
     Ok(match arguments.format {
         DatasetFormatArgument::Auto => DatasetFormat::detect(data, columns),
