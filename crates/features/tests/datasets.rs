@@ -222,7 +222,7 @@ fn tables_are_read_as_they_are_described() {
     texts.sort();
     assert_eq!(texts, ["caf\u{e9} noir, please", "stop"]);
     let error = open("utf-8").unwrap_err().to_string();
-    assert!(error.contains("line 1, byte 4: 0xe9") && error.contains("--encoding"), "{error}");
+    assert!(error.contains("line 1, byte 3: 0xe9") && error.contains("--encoding"), "{error}");
 }
 
 #[test]
