@@ -5,7 +5,7 @@ mod common;
 mod tables;
 
 use hetal_features::dataset::{Content, Dataset, DatasetFormat, Sample, SampleColumns};
-use hetal_tables::{Encoding, Options};
+use hetal_tables::Encoding;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterVersion;
 use std::io::Write;
@@ -205,15 +205,10 @@ fn tables_are_read_as_they_are_described() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.csv");
     std::fs::write(&path, b"caf\xe9 noir, please|ordre\nstop|fin\n").unwrap();
-    let options = |encoding| Options {
-        encoding: Encoding::named(encoding).unwrap(),
-        header: Some(false),
-        delimiter: Some(b'|'),
-        ..Options::default()
-    };
     let open = |encoding| {
         let (content, label) = ("1".to_owned(), "2".to_owned());
-        let columns = SampleColumns { content, files: false, label, options: options(encoding) };
+        let encoding = Encoding::named(encoding).unwrap();
+        let columns = SampleColumns { content, files: false, label, encoding, header: false, delimiter: Some(b'|') };
         Dataset::open(&path, &DatasetFormat::Table(columns), 0)
     };
     let data = open("latin1").unwrap();

@@ -3,7 +3,7 @@
 
 use super::{FoundSamples, SampleSource, entries, file_name, folder, number_classes, part_named};
 use crate::{Error, Result, columnar};
-use hetal_tables::{FileFormat, FileProblem, Options};
+use hetal_tables::{Encoding, FileFormat, FileProblem, Options};
 use std::path::{Path, PathBuf};
 
 /// Longer rows are refused: a missing quotation mark or line end makes a row of the whole file.
@@ -18,13 +18,25 @@ pub struct SampleColumns {
     pub files: bool,
     /// The column of class names.
     pub label: String,
-    /// How text tables are read.
-    pub options: Options,
+    /// The encoding of text tables.
+    pub encoding: Encoding,
+    /// Whether the first row of a CSV or TSV table names its columns.
+    pub header: bool,
+    /// What separates the fields of a CSV table, or `None` to find out.
+    pub delimiter: Option<u8>,
 }
 
 impl Default for SampleColumns {
     fn default() -> Self {
-        Self { content: "text".to_owned(), files: false, label: "label".to_owned(), options: Options::default() }
+        let (content, label) = ("text".to_owned(), "label".to_owned());
+        Self { content, files: false, label, encoding: Encoding::default(), header: true, delimiter: None }
+    }
+}
+
+impl SampleColumns {
+    fn options(&self) -> Options {
+        let Self { encoding, header, delimiter, .. } = *self;
+        Options { encoding, header: Some(header), delimiter, ..Options::default() }
     }
 }
 
@@ -105,7 +117,7 @@ fn rows(path: &Path, columns: &SampleColumns, notes: &mut Vec<String>) -> Result
         Ok(format @ (FileFormat::Parquet | FileFormat::Arrow)) => return columnar::texts(path, format, names),
         _ => return Err(Error::dataset(path, "is no table; a table is .csv, .tsv, .jsonl, .parquet or .arrow")),
     }
-    let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &columns.options);
+    let texts = hetal_tables::read_texts(path, &names, MAX_ROW, &columns.options());
     let texts = texts.map_err(|error| Error::dataset(path, reason(error.problem)))?;
     notes.extend(texts.notes.iter().map(|note| format!("{}: {}", file_name(path), note.text)));
     let pair = |row: Vec<String>| <[String; 2]>::try_from(row).unwrap_or_default();

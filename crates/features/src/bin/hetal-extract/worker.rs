@@ -166,13 +166,13 @@ fn device_choice(device: DeviceArgument) -> DeviceChoice {
 pub fn sample_columns(arguments: &ExtractArguments) -> Result<SampleColumns> {
     let wrong = |problem: hetal_tables::FileProblem| Error::Arguments(problem.to_string());
     let delimiter = arguments.delimiter.as_deref().map(Options::delimiter_named).transpose().map_err(wrong)?;
-    let encoding = Encoding::named(&arguments.encoding).unwrap_or_default();
-    let header = Some(arguments.header == HeaderArgument::Yes);
     Ok(SampleColumns {
         content: arguments.path_column.as_ref().unwrap_or(&arguments.text_column).clone(),
         files: arguments.path_column.is_some(),
         label: arguments.label_column.clone(),
-        options: Options { encoding, header, delimiter, ..Options::default() },
+        encoding: Encoding::named(&arguments.encoding).unwrap_or_default(),
+        header: arguments.header == HeaderArgument::Yes,
+        delimiter,
     })
 }
 
