@@ -16,7 +16,7 @@ use hetal_circuits::clear::OpKind;
 use hetal_ckks::Params;
 use hetal_client::data::tables::Report;
 use hetal_client::data::{PreparationReport, validation_rows};
-use hetal_client::key_plan::usual_iterations;
+use hetal_client::key_plan_choice::usual_iterations;
 use hetal_client::layout::{LayoutShape, resident_key_bytes, server_bytes};
 use hetal_client::row_form::USUAL_UPLINK;
 use hetal_client::training::Defaults;
