@@ -148,3 +148,84 @@ fn run(parsed: Arguments, given: Vec<OsString>) -> Result<u8> {
     }
     Ok(SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// The sources of messages and help.
+    const CRATES: [&str; 4] = ["cli", "client", "tables", "local"];
+
+    /// All long options of a command, hidden ones and other names included.
+    fn options(command: &clap::Command) -> BTreeSet<String> {
+        let long = |argument: &clap::Arg| {
+            let others = argument.get_all_aliases().unwrap_or_default().into_iter();
+            argument.get_long().into_iter().chain(others).map(|name| format!("--{name}")).collect::<Vec<_>>()
+        };
+        let own = command.get_arguments().flat_map(long).chain(["--help", "--version"].map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(options)).collect()
+    }
+
+    /// The options that a text names.
+    fn named(text: &str) -> impl Iterator<Item = &str> {
+        let starts = text.match_indices("--").map(|(at, _)| at);
+        starts.filter_map(|at| {
+            let rest = &text[at..];
+            let end = rest[2..].find(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
+            let is_start = text[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '-');
+            let option = &rest[..end.map_or(rest.len(), |end| end + 2)];
+            (is_start && option[2..].starts_with(|c: char| c.is_ascii_lowercase())).then_some(option)
+        })
+    }
+
+    /// The lines of all sources of a folder as one text each: without the marks of comments and
+    /// those of strings that go on in the next line.
+    fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let line = |line: &str| line.trim().trim_start_matches('/').trim_end_matches('\\').trim().to_owned();
+                found.push((path.display().to_string(), text.lines().map(line).collect::<Vec<_>>().join(" ")));
+            }
+        }
+    }
+
+    /// The command that words name, such as `hetal keys rotate --passphrase`.
+    fn command<'a>(root: &'a clap::Command, quoted: &str) -> Option<&'a clap::Command> {
+        let mut words = quoted.split_whitespace();
+        let root = words.next().filter(|&name| name == "hetal").map(|_| root)?;
+        Some(
+            words
+                .map_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()).then_some(word))
+                .fold(root, |command, word| command.find_subcommand(word).unwrap_or(command)),
+        )
+    }
+
+    /// A message that names an option that is not there sends its reader nowhere.
+    #[test]
+    fn options_in_messages_exist() {
+        let root = Arguments::command();
+        let (all, mut found) = (options(&root), Vec::new());
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        CRATES.iter().for_each(|name| sources(&crates.join(name).join("src"), &mut found));
+        let mut count = 0;
+        for (path, text) in &found {
+            for option in named(text) {
+                count += 1;
+                assert!(all.contains(option), "{path} names {option}");
+            }
+            for quoted in text.split("`").filter(|quoted| quoted.starts_with("hetal ")) {
+                let Some(command) = command(&root, quoted) else { continue };
+                let own = options(command);
+                let other = named(quoted).find(|option| !own.contains(*option));
+                assert!(other.is_none(), "{path}: {quoted}: {other:?} is an option of another command");
+            }
+        }
+        assert!(count > 100, "only {count} options are named: the sources were not read");
+    }
+}

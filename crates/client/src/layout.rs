@@ -46,18 +46,23 @@ enum StoredShape {
 
 impl From<StoredShape> for LayoutShape {
     fn from(stored: StoredShape) -> Self {
-        let (batch, features, classes, range, weighted, key_plan) = match stored {
-            StoredShape::Plain(batch, features, classes, range) => {
-                (batch, features, classes, range, false, KeyPlan::Fast)
-            }
+        let plain = |batch, features, classes, range| Self {
+            batch,
+            features,
+            classes,
+            range,
+            weighted: false,
+            key_plan: KeyPlan::Fast,
+        };
+        match stored {
+            StoredShape::Plain(batch, features, classes, range) => plain(batch, features, classes, range),
             StoredShape::Weighted(batch, features, classes, range, weighted) => {
-                (batch, features, classes, range, weighted, KeyPlan::Fast)
+                Self { weighted, ..plain(batch, features, classes, range) }
             }
             StoredShape::Planned(batch, features, classes, range, weighted, key_plan) => {
-                (batch, features, classes, range, weighted, key_plan)
+                Self { batch, features, classes, range, weighted, key_plan }
             }
-        };
-        Self { batch, features, classes, range, weighted, key_plan }
+        }
     }
 }
 

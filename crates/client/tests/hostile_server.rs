@@ -692,6 +692,7 @@ fn weights_must_be_those_validated() {
         (Lie::OtherWeights, "other than those that were validated"),
         (Lie::MoreWeights, "instead of at most 3"),
         (Lie::WeightsOfAnotherEpoch, "other than those that were validated"),
+        (Lie::FilledSlot, "values in slots that hold none"),
         (Lie::NoWeights, "not among those returned"),
     ] {
         let name = format!("{lie:?}");

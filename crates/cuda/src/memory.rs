@@ -56,7 +56,7 @@ impl Health {
 /// Limbs that are asked of the device at once.
 pub(crate) const CHUNK: usize = 256;
 
-/// Where memory of the device is that was asked for at once, and its limbs.
+/// Memory that the device gave at once: its address and its length in limbs.
 pub(crate) type Chunk = (u64, usize);
 
 /// Buffers of a device, cut from chunks.
@@ -71,15 +71,15 @@ pub(crate) struct DevicePool {
     peak: AtomicUsize,
 }
 
-/// The arenas: what work is done in, and what recordings work in when they are replayed. Nothing is
-/// done while work is recorded, and replays come one after the other, so all recordings share a
-/// arena; between them, chunks of it that are free are lent to other work that the GPU has no more
-/// memory for.
+/// Two arenas: one for ordinary work, one for what recordings write when they are replayed.
+///
+/// Recordings are replayed one after the other, so all of them share one arena. Between replays,
+/// its free chunks are lent to ordinary work if the GPU has no more memory.
 #[derive(Default)]
 struct Arenas {
     free: [Free; 2],
-    /// The thread that records or replays something: what is free in the recordings' arena is
-    /// written and read all the same, so no chunk leaves it.
+    /// The thread that records or replays something. A replay also uses memory that is marked as
+    /// free, so no chunk leaves the recordings' arena meanwhile.
     reserved_by: Option<ThreadId>,
     /// How often that began or ended.
     reserved: u64,
@@ -95,12 +95,14 @@ fn arena() -> usize {
 
 /// What is free on each lane.
 ///
-/// What was queued on a lane before a buffer came back runs before what its next owner queues
-/// there, so a buffer goes to the lane it was taken on. A fork comes after everything on lane 0 and
-/// lends what is free there to its sides; lane 0 goes on after all of them and takes back all that
-/// is free. A buffer that a side gives back but did not take in this fork may still be in use on
-/// another: it waits for the end of the fork, and so does what another thread gives back on lane 0
-/// meanwhile. There is one fork at a time.
+/// Work on one lane runs in the order in which it was queued. So a buffer goes back to the lane it
+/// was taken on: its next owner there queues work after that of the last one.
+///
+/// There is one fork at a time. A fork begins after everything on lane 0, and lends the free
+/// buffers of lane 0 to the other lanes. At its end lane 0 waits for them and takes all free
+/// buffers back. A lane may return a buffer that it did not take in this fork. Another lane may
+/// still use that buffer, so it is free only after the fork. The same holds for a buffer that
+/// another thread returns on lane 0 during the fork.
 #[derive(Default)]
 struct Free {
     lanes: [Ranges; LANES],

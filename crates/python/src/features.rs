@@ -1,8 +1,8 @@
 //! Features of sentences and pictures, computed by the program `hetal-extract`.
 
+use crate::background;
 use crate::errors::{Error, Result};
 use crate::model::array;
-use crate::work;
 use hetal_client::data::tables::{self, Options};
 use hetal_extract_api::arguments::DeviceArgument;
 use hetal_extract_api::extractor::send_request;
@@ -27,7 +27,7 @@ pub struct Network {
 /// files by their hashes, so that another network is refused later.
 #[pyfunction]
 pub fn describe(py: Python<'_>, network: Network, is_text: bool, samples: Vec<OsString>) -> PyResult<String> {
-    work::quietly(py, move || {
+    background::quietly(py, move || {
         let folder = PrivateFolder::new().map_err(no_folder)?;
         let (data, out) = (folder.path().join("samples.jsonl"), folder.path().join("features"));
         write_samples(&data, is_text, &samples)?;
@@ -78,7 +78,7 @@ pub fn encode<'py>(
     is_text: bool,
     inputs: Vec<OsString>,
 ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    let features = work::quietly(py, move || {
+    let features = background::quietly(py, move || {
         let manifest: Manifest = serde_json::from_str(&description).map_err(|e| Error::Parameter(e.to_string()))?;
         let (columns, folder) = (manifest.model.columns, PrivateFolder::new().map_err(no_folder)?);
         let (out, rows) = (folder.path().join("features.npy"), inputs.len());

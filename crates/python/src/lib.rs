@@ -2,8 +2,9 @@
 //!
 //! It is thin: arrays and settings come in, the crates `client` and `local` do the work, and arrays
 //! and dictionaries go out. All work is done on another thread without the interpreter's lock
-//! (`work`). Errors become exceptions of `hetal.errors` (`errors`).
+//! (`background`). Errors become exceptions of `hetal.errors` (`errors`).
 
+mod background;
 mod errors;
 mod events;
 mod features;
@@ -11,7 +12,6 @@ mod model;
 mod remote;
 mod settings;
 mod training;
-mod work;
 
 /// Overwrites freed memory with zeros: it may hold a secret key, decrypted rows or a passphrase.
 #[global_allocator]
@@ -20,6 +20,8 @@ static MEMORY: hetal_keys::ZeroingAllocator = hetal_keys::ZeroingAllocator;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
+    use super::background::main;
+    #[pymodule_export]
     use super::features::{describe, encode};
     #[pymodule_export]
     use super::model::{Classifier, export, load};
@@ -27,8 +29,6 @@ mod _native {
     use super::remote::predict_remote;
     #[pymodule_export]
     use super::training::fit;
-    #[pymodule_export]
-    use super::work::main;
 
     /// The version of the Rust crates.
     #[pymodule_export]

@@ -1,9 +1,9 @@
 //! Models: read, applied to rows, published.
 
+use crate::background::quietly;
 use crate::errors::{Error, Result};
 use crate::settings::EstimatorSettings;
 use crate::training::type_name;
-use crate::work::quietly;
 use hetal_client::model::export::{ExportOptions, Format, publish};
 use hetal_client::{Model, Project, model};
 use hetal_keys::Passphrase;

@@ -1,10 +1,10 @@
 //! `predict_remote`: encrypted classification on the server that trained a model.
 
+use crate::background;
 use crate::errors::Result;
 use crate::events::{self, Event};
 use crate::model;
 use crate::settings::EstimatorSettings;
-use crate::work;
 use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
 use hetal_client::rpc::Remote;
@@ -28,7 +28,7 @@ pub fn predict_remote<'py>(
         Some(dict) => on_event.call1((dict,)).map(drop),
         None => Ok(()),
     };
-    let logits = work::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+    let logits = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
         ask(&settings, &rows, &events, &cancellation)
     })?;
     model::array(py, probabilities(&logits))

@@ -1,10 +1,10 @@
 //! `fit`: a training, from arrays to a decrypted classifier.
 
+use crate::background;
 use crate::errors::{Error, Result, in_python};
 use crate::events::{self, Event};
 use crate::model::Classifier;
 use crate::settings::EstimatorSettings;
-use crate::work;
 use hetal_client::data::tables::{Column, LabelType, Labels, MAX_CLASSES, Table};
 use hetal_client::data::{Labelled, Split};
 use hetal_client::layout::LayoutShape;
@@ -51,7 +51,7 @@ pub fn fit<'py>(
             None => Ok(()),
         }
     };
-    let (trained, server) = work::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+    let (trained, server) = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
         train(settings, table, &events, &cancellation)
     })?;
     let about = about(py, &trained, &server, &seconds)?;

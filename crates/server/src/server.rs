@@ -232,7 +232,7 @@ impl Sockets {
         let metrics_address = monitor.as_ref().and_then(|listener| listener.local_addr().ok());
         if let Some(monitor) = monitor {
             let source = HealthSource::of(&service.core, Arc::clone(&certificates), devices, tenants_of(&service));
-            runtime.spawn(metrics_http::serve(monitor, source));
+            runtime.spawn(metrics_http::serve(monitor, source, config.names.clone()));
         }
         let served = config.role.serves() && config.certificate.is_none();
         let authority = served.then(|| certificates::authority_path(&config.folder));

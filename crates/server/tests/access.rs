@@ -323,8 +323,13 @@ fn a_download_that_was_cut_goes_on_and_is_checked() {
 }
 
 fn get(running: &Server, path: &str) -> String {
+    get_of("localhost", running, path)
+}
+
+/// Asks for a path of a host.
+fn get_of(host: &str, running: &Server, path: &str) -> String {
     let mut stream = TcpStream::connect(running.metrics_address().unwrap()).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
@@ -341,6 +346,11 @@ fn health_and_metrics_are_served() {
     assert!(metrics.contains(&format!("hetal_received_bytes_total {sent}\n")), "{metrics}");
     assert!(metrics.contains("hetal_requests_total 3\n"), "{metrics}");
     assert!(get(&running, "/none").starts_with("HTTP/1.1 404"));
+    // A page of another site whose name was resolved to the loopback address.
+    for path in ["/", "/metrics"] {
+        let answer = get_of("evil.example:9443", &running, path);
+        assert!(answer.starts_with("HTTP/1.1 421") && !answer.contains("ann"), "{answer}");
+    }
     assert!(metrics.contains(&format!("hetal_upload_bytes_sum{{tenant=\"ann\"}} {sent}\n")), "{metrics}");
     let page = get(&running, "/");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html") && page.contains("The server is healthy."));

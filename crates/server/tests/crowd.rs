@@ -56,7 +56,7 @@ fn training(remote: &Remote) -> TrainingRequest {
 /// A value of the server's metrics.
 fn metric(address: SocketAddr, name: &str) -> u64 {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();

@@ -16,9 +16,10 @@ pub(super) struct DftShape {
     middle_step: i64,
     /// Whether outer rotations are nested. Then none is negative.
     nested: bool,
-    /// The result is rotated by it.
+    /// By how many slots the result is rotated.
     turned: i64,
-    /// All rotations are larger by it: what the result is rotated by, less what the input was.
+    /// Added to the rotation of every diagonal, because the input and the result are rotated: the
+    /// rotation of the result minus the rotation of the input.
     moved: i64,
     /// Every diagonal is repeated so many times, each time `n` further: the first terms of a trace.
     copies: i64,
@@ -82,10 +83,13 @@ fn shapes_of_sizes(n: usize, sizes: Vec<usize>, inverse: bool, plan: KeyPlan, ra
     sizes.into_iter().enumerate().map(shape).collect()
 }
 
-/// Moves the windows of nested groups so that no rotation is negative, and returns the rotation of
-/// the input that this takes. The window of each group begins with an outer rotation: it commutes
-/// with the group, and the group before turns its own result by it. The input of the first group is
-/// not rotated if it is for a raised ciphertext, whose inner rotations may be any.
+/// Makes all rotations of nested groups at least 0: such a group cannot rotate backwards. Returns
+/// by how many slots the input of the first group must be rotated.
+///
+/// A group whose smallest rotation is negative gets an input that is already rotated by its first
+/// outer rotation. Its own rotations then begin at 0. The group before it rotates its result for
+/// it. A first group for a raised ciphertext gets an input that is not rotated: its inner rotations
+/// may be negative.
 pub(super) fn align(shapes: &mut [DftShape]) -> i64 {
     let mut turned = 0;
     for shape in shapes.iter_mut().rev() {
@@ -188,9 +192,10 @@ impl DftShape {
         diagonals.into_iter().flat_map(|r| self.copies_of(r)).collect()
     }
 
-    /// The rotations that the matrix is composed of, as rotations of `slots` slots: those that
-    /// share digits (of a raised ciphertext, those of keys from the sparse secret), and those that
-    /// are whole key-switches.
+    /// The rotations of a vector of `slots` slots that the matrix is composed of, in two sets. The
+    /// first set are inner rotations, which share the digits of one ciphertext. (Those of a raised
+    /// ciphertext use keys from the sparse secret.) The second set are middle and outer rotations:
+    /// each is a key switch of its own.
     pub(super) fn rotations(&self, slots: usize) -> (BTreeSet<i64>, BTreeSet<i64>) {
         let (mut hoisted, mut whole, steps) = (BTreeSet::new(), BTreeSet::new(), self.steps());
         for rotation in self.all_rotations() {

@@ -40,10 +40,11 @@ pub struct GiantStep<P> {
 pub struct RotationSteps {
     /// The smallest inner rotation.
     pub start: i64,
-    /// Rotations of the input by its multiples come first, one after the other. Inner rotations
-    /// beside `start` are smaller.
+    /// Middle rotations are multiples of it: the input is rotated by it again and again. Inner
+    /// rotations are below `start + middle`.
     pub middle: i64,
-    /// Outer rotations are multiples of it, inner and middle rotations together are smaller.
+    /// Outer rotations are multiples of it. The sum of an inner and a middle rotation is below
+    /// `start + outer`.
     pub outer: i64,
     /// Whether sums are rotated by `outer` one after the other, by one key (Horner's scheme).
     /// Otherwise each outer rotation has a key of its own, and none waits for another.

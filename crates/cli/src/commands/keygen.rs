@@ -32,7 +32,7 @@ pub struct Arguments {
     /// For trainings whose rows have weights (--class-weight, --weight-column, --sample-weight).
     #[arg(long)]
     pub weighted: bool,
-    /// How many keys the server gets: `fast` (which `auto` is here), `balanced` or `small`.
+    /// The plan of the keys.
     #[command(flatten)]
     pub key_plan: KeyPlanArguments,
     /// Replace existing keys; the old secret key moves to the folder `old`.

@@ -16,7 +16,7 @@ use hetal_circuits::clear::OpKind;
 use hetal_ckks::Params;
 use hetal_client::data::tables::Report;
 use hetal_client::data::{PreparationReport, validation_rows};
-use hetal_client::key_plan::usual_iterations;
+use hetal_client::key_plan_choice::usual_iterations;
 use hetal_client::layout::{LayoutShape, resident_key_bytes, server_bytes};
 use hetal_client::row_form::USUAL_UPLINK;
 use hetal_client::training::Defaults;
@@ -294,7 +294,8 @@ impl PlanReport {
             None => "not measured for this parameter set".to_owned(),
         };
         let chosen = |value: Option<f64>| value.map_or_else(|| "by the rows".to_owned(), |value| format!("{value:?}"));
-        let failure = |log2: Option<f64>| format!("2^{:.0}", log2.unwrap_or(f64::NEG_INFINITY));
+        // A bound is rounded up.
+        let failure = |log2: Option<f64>| format!("2^{:.0}", log2.unwrap_or(f64::NEG_INFINITY).ceil());
         let weighted = if self.weighted { " with weights" } else { "" };
         let kind = if *batches == 1 { "batch" } else { "batches" };
         let lines = [
@@ -409,5 +410,35 @@ impl Times {
             seconds_per_iteration_here: iteration,
             seconds_per_epoch_here: iteration.zip(logits).map(|(i, v)| batches * i + checks * v),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The training that docs/security/parameters.md computes, by plain arithmetic.
+    #[test]
+    fn a_training_fails_as_seldom_as_all_its_bootstraps_together() {
+        let shape = Shape { rows: 13_084, validation: 700, features: 768, classes: 7, weighted: false };
+        let wishes =
+            Wishes { batch: Some(512), max_epochs: Some(8), alpha: Some(0.0), rate: Some(1.0), ..Wishes::default() };
+        let report = PlanReport::new(&shape, &wishes, "full", USUAL_UPLINK).unwrap();
+        let (batches, epochs, bootstraps) = (26, 8, 5);
+        assert_eq!((report.batches, report.bootstraps_at_most), (batches, (batches * epochs * bootstraps) as u64));
+        // A coefficient of 65,536 fails with 2^-102.4.
+        let bootstrap = 65_536.0 * 2f64.powf(-102.4);
+        assert!((report.bootstrap_failure_log2.unwrap() - bootstrap.log2()).abs() < 0.05);
+        let training = (1..=batches * epochs * bootstraps).map(|_| bootstrap).sum::<f64>();
+        assert!((report.training_failure_log2.unwrap() - training.log2()).abs() < 0.05);
+        let line = |report: &PlanReport| {
+            let text = report.text();
+            text.lines().find(|line| line.starts_with("a wrong result")).unwrap().to_owned()
+        };
+        let said = "a wrong result     by chance at most 2^-76 (2^-86 a bootstrap, at most 1040 of them)";
+        assert_eq!(line(&report), said);
+        // A bound is never printed smaller than it is.
+        let rarer = PlanReport { training_failure_log2: Some(-78.9), ..report };
+        assert!(line(&rarer).contains("at most 2^-78 "), "{}", line(&rarer));
     }
 }

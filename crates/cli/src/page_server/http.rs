@@ -2,14 +2,14 @@
 //! of the connection.
 
 use super::guard::Refusal;
-use std::io::{Read, Result, Write};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest request.
 const MOST: usize = 8 << 10;
-/// The time for a request, and for its answer.
-const IO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for a whole request, and for its answer.
+pub const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pages take scripts and styles from here and nothing from elsewhere; nobody frames them.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -100,10 +100,41 @@ impl PageResponse {
     }
 }
 
-/// Reads a request, and writes its answer.
-pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> PageResponse) -> Result<()> {
-    stream.set_read_timeout(Some(IO_TIMEOUT))?;
-    stream.set_write_timeout(Some(IO_TIMEOUT))?;
+/// A connection until a deadline, however many bytes come or go one by one.
+struct TimedStream {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl TimedStream {
+    /// The time that is left.
+    fn left(&self) -> Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for TimedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for TimedStream {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Reads a request, and writes its answer. Each of them takes at most `timeout`.
+pub fn exchange(stream: TcpStream, timeout: Duration, answer: impl FnOnce(&PageRequest) -> PageResponse) -> Result<()> {
+    let mut stream = TimedStream { stream, deadline: Instant::now() + timeout };
     let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let count = stream.read(&mut buffer)?;
@@ -117,6 +148,7 @@ pub fn exchange(mut stream: TcpStream, answer: impl FnOnce(&PageRequest) -> Page
         Some(request) => answer(request),
         None => PageResponse { status: "400 Bad Request", kind: "text/plain", body: b"not a request\n".to_vec() },
     };
+    stream.deadline = Instant::now() + timeout;
     stream.write_all(answer.head().as_bytes())?;
     stream.write_all(&answer.body)?;
     stream.flush()

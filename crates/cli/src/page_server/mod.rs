@@ -16,6 +16,7 @@ pub use pages::Pages;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Connections at a time. A browser opens a few.
 const CONNECTIONS: usize = 32;
@@ -43,23 +44,46 @@ impl PageServer {
     /// Answers for ever.
     pub fn serve(self) -> ! {
         let Self { listener, guard, pages } = self;
-        let (shared, open) = (Arc::new((guard, pages)), Arc::new(AtomicUsize::new(0)));
-        loop {
-            let Ok((stream, from)) = listener.accept() else {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                continue;
-            };
-            let (shared, open) = (shared.clone(), open.clone());
-            if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS {
-                open.fetch_sub(1, Ordering::AcqRel);
-                continue;
-            }
-            std::thread::spawn(move || {
-                // Whoever closes a connection early has no use for an answer.
-                let _ = http::exchange(stream, |request| answer(&shared.0, &shared.1, request, from));
-                open.fetch_sub(1, Ordering::AcqRel);
-            });
-        }
+        serve_within(http::IO_TIMEOUT, &listener, move |request, from| answer(&guard, &pages, request, from))
+    }
+}
+
+/// Answers for ever. A request, and its answer, each take at most `timeout`.
+fn serve_within(
+    timeout: Duration,
+    listener: &TcpListener,
+    answer: impl Fn(&PageRequest, SocketAddr) -> PageResponse + Send + Sync + 'static,
+) -> ! {
+    let (answer, open) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
+    loop {
+        let Ok((stream, from)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        let Some(place) = Place::take(&open) else { continue };
+        let answer = answer.clone();
+        // A thread that cannot be started gives its place back like one that ended.
+        let _ = std::thread::Builder::new().spawn(move || {
+            let _place = place;
+            // Whoever closes a connection early has no use for an answer.
+            let _ = http::exchange(stream, timeout, |request| answer(request, from));
+        });
+    }
+}
+
+/// One of the [`CONNECTIONS`], until it is dropped: also by a thread that panics.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(open.clone());
+        (open.fetch_add(1, Ordering::AcqRel) < CONNECTIONS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -67,5 +91,61 @@ fn answer(guard: &Guard, pages: &Pages, request: &PageRequest, from: SocketAddr)
     match guard.admit(request, from) {
         Ok(path) => pages.answer(&guard.base(), path, &request.query),
         Err(refusal) => PageResponse::refusal(refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Instant;
+
+    const TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// A server that panics when it is asked for `/panic`.
+    fn start(timeout: Duration) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            serve_within(timeout, &listener, |request, _| {
+                assert_ne!(request.path, "/panic");
+                PageResponse::ok("text/plain", "here")
+            })
+        });
+        address
+    }
+
+    /// The answer to a request; empty if the connection ends without one.
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let (mut stream, mut answer) = (TcpStream::connect(address).unwrap(), Vec::new());
+        let _ = stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes());
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    /// Clients that send byte after byte lose their places after the time for a whole request.
+    #[test]
+    fn slow_clients_do_not_keep_their_places() {
+        let address = start(TIMEOUT);
+        let mut slow: Vec<TcpStream> = (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let begin = Instant::now();
+        while !ask(address, "/").ends_with("here") {
+            // It keeps its place as long as each read gets a byte, unless the whole is limited.
+            slow.iter_mut().for_each(|stream| drop(stream.write_all(b"G")));
+            std::thread::sleep(TIMEOUT / 10);
+            assert!(begin.elapsed() < 20 * TIMEOUT, "slow clients hold all places");
+        }
+        assert!(begin.elapsed() >= TIMEOUT / 2, "they had no places");
+    }
+
+    /// A thread that panics gives its place back.
+    #[test]
+    fn a_panic_keeps_no_place() {
+        let address = start(Duration::from_secs(60));
+        for _ in 0..2 * CONNECTIONS {
+            assert_eq!(ask(address, "/panic"), "");
+        }
+        assert!(ask(address, "/").ends_with("here"));
     }
 }

@@ -23,6 +23,17 @@ const ABSOLUTE_TOLERANCE: f64 = 0.02;
 /// They may also differ by this share of the largest logit.
 const RELATIVE_TOLERANCE: f64 = 1e-3;
 
+/// The weights of the best check, which give the logits that were judged.
+struct ValidatedWeights {
+    /// What the server said of them.
+    output: Output,
+    weights: Matrix,
+    /// The round in which they were judged.
+    round: Round,
+    /// Their logits of the validation rows.
+    logits: Matrix,
+}
+
 impl TrainingRun<'_> {
     /// Downloads the weights of all returned checks, in the order in which the server lists them.
     /// Which of them are decrypted is not decided before, so that the server does not learn it.
@@ -50,7 +61,7 @@ impl TrainingRun<'_> {
         let record = self.job_record()?.clone();
         let best = record.judge.as_ref().and_then(Judge::best_check).ok_or(Error::NothingLearned)?;
         let validated = self.validated(job, outputs, &record.rounds, best, &self.best);
-        let (output, weights, round, logits) = self.record_fault(validated)?;
+        let ValidatedWeights { output, weights, round, logits } = self.record_fault(validated)?;
         let reference = self.reference(&record, best, on_progress)?;
         let difference = reference.as_ref().map(|reference| weights.max_difference(reference));
         let training = self.provenance(job, &record, &output, best, round);
@@ -101,7 +112,7 @@ impl TrainingRun<'_> {
         rounds: &[Round],
         best: usize,
         judged: &BestCheck,
-    ) -> Result<(Output, Matrix, Round, Matrix)> {
+    ) -> Result<ValidatedWeights> {
         let index = outputs
             .iter()
             .position(|output| output.check == best)
@@ -116,8 +127,8 @@ impl TrainingRun<'_> {
         if judged.check == best && judged.logits.iter().zip(logits.values()).all(same) {
             // Those that were judged, if all of them were kept: the report has the same accuracy.
             let shape = (logits.rows(), logits.columns());
-            let judged = Matrix::new(shape.0, shape.1, judged.logits.to_vec()).unwrap_or(logits);
-            return Ok((outputs[index], weights, round, judged));
+            let logits = Matrix::new(shape.0, shape.1, judged.logits.to_vec()).unwrap_or(logits);
+            return Ok(ValidatedWeights { output: outputs[index], weights, round, logits });
         }
         Err(Error::hostile(
             "weights other than those that were validated: they give other logits for the validation rows",

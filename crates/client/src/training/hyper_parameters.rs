@@ -2,7 +2,7 @@
 
 use super::TrainingOptions;
 use crate::data::TrainingData;
-use crate::key_plan::usual_iterations;
+use crate::key_plan_choice::usual_iterations;
 use crate::layout::LayoutShape;
 use crate::rpc::{HyperParameters, Offer, ParameterSetInfo};
 use crate::{Error, KeyPlanWish, Layout, Project, Result, keys};

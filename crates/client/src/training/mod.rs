@@ -57,7 +57,7 @@ use hetal_keys::locked_file::FileSealer;
 use hetal_keys::secret_file;
 use hyper_parameters::{agree_on_layout, expected_hyper_parameters};
 use judged::BestCheck;
-use saved::{JobRecord, SavedTraining};
+use saved::{JobRecord, NewTraining, SavedTraining};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -117,9 +117,17 @@ impl<'a> TrainingRun<'a> {
             before => {
                 discard(project, remote, options, before.as_ref(), &folder, on_progress)?;
                 let form = options.row_form.choose(remote.offer(), &layout, project.settings().uplink)?;
-                let cancel = project.cancellation();
-                let mut saved =
-                    SavedTraining::begin(&owner, &layout, data, &keys, wishes, form, &folder, cancel, on_progress)?;
+                let new = NewTraining {
+                    owner: &owner,
+                    layout: &layout,
+                    data,
+                    keys: &keys,
+                    wishes,
+                    form,
+                    folder: &folder,
+                    cancellation: project.cancellation(),
+                };
+                let mut saved = SavedTraining::begin(new, on_progress)?;
                 saved.fresh_keys = options.fresh_keys;
                 (saved, BestCheck::none(data))
             }

@@ -57,8 +57,9 @@ struct Announcements {
 }
 
 impl Announcements {
-    /// Checks the next announcement: it follows the one before it, or the first check after a
-    /// verdict that goes back, which the server must have.
+    /// Checks that an announcement is the next one. Usually its round follows the last announced
+    /// round. After a verdict that goes back, it follows the round of that verdict, and the verdict
+    /// was sent.
     fn follow(&mut self, validation: &Validation, decided: &DecidedVerdicts) -> Result<()> {
         let (round, repeats) = (validation.round as usize, validation.repeats);
         let State { verdicts, sent } = &*decided.state();

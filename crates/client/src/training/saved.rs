@@ -46,6 +46,19 @@ pub(super) struct SavedTraining {
     pub finished: bool,
 }
 
+/// What a training begins with.
+pub(super) struct NewTraining<'a> {
+    pub owner: &'a Owner,
+    pub layout: &'a Layout,
+    pub data: &'a TrainingData,
+    pub keys: &'a KeySet,
+    pub wishes: Wishes,
+    pub form: RowForm,
+    /// The folder of its files.
+    pub folder: &'a Path,
+    pub cancellation: &'a Cancellation,
+}
+
 /// A requested job and its rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JobRecord {
@@ -117,17 +130,8 @@ impl JobRecord {
 
 impl SavedTraining {
     /// Encrypts all rows. They are on disk before the first of them is sent.
-    pub fn begin(
-        owner: &Owner,
-        layout: &Layout,
-        data: &TrainingData,
-        keys: &KeySet,
-        wishes: Wishes,
-        form: RowForm,
-        folder: &Path,
-        cancellation: &Cancellation,
-        on_progress: &mut (dyn FnMut(ProgressEvent) + Send),
-    ) -> Result<Self> {
+    pub fn begin(new: NewTraining<'_>, on_progress: &mut (dyn FnMut(ProgressEvent) + Send)) -> Result<Self> {
+        let NewTraining { owner, layout, data, keys, wishes, form, folder, cancellation } = new;
         let start = Instant::now();
         let training = layout.pieces(data.training.rows());
         let validation = row_blobs::ranges(data.validation.rows(), layout.geometry().rows());

@@ -5,7 +5,7 @@ use hetal_client::rpc::{Address, Credentials};
 use hetal_client::training::Round;
 use hetal_client::training::reference_check::{self, ReferenceConfig};
 use hetal_client::{Layout, Owner, TrainingData};
-use hetal_learn::nesterov::Momentum;
+use hetal_learn::nesterov::{LOG_WEIGHT_SCALE, Momentum};
 use hetal_learn::reference::logits;
 use hetal_learn::{Matrix, Verdict, packing};
 use hetal_wire::v1::hetal_server::{Hetal, HetalServer};
@@ -48,6 +48,8 @@ pub enum Lie {
     OtherWeights,
     MoreWeights,
     WeightsOfAnotherEpoch,
+    /// The right weights, and something in a slot that holds none.
+    FilledSlot,
     NoWeights,
     StalledEvents,
     /// Sends no events and does not answer requests about the job.
@@ -328,7 +330,12 @@ impl Server {
                 Lie::WeightsOfAnotherEpoch => self.weights(epoch % last + 1),
                 _ => self.weights(epoch),
             };
-            let parts = packing::weights(g, &weights).unwrap();
+            let mut parts = packing::weights(g, &weights).unwrap();
+            if lie == Lie::FilledSlot {
+                // A hundredth of a weight, in the bias of the class that pads three to four.
+                let slot = (0..g.rows()).rev().find(|&i| parts[0][i] == Complex64::ZERO).unwrap();
+                parts[0][slot] = Complex64::new(0.01 * (1 << LOG_WEIGHT_SCALE) as f64, 0.0);
+            }
             let (limbs, scale) = (self.owner.params.limbs(level), self.owner.params.scale(level));
             let bytes = parts.iter().flat_map(|part| sealed(&self.owner, part, limbs, scale)).collect();
             put(seen, bytes, |output| output.check = epoch as u32)

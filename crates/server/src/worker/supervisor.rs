@@ -1,5 +1,5 @@
 //! One process for each GPU. After a fault of a GPU, its process can use no GPU any more
-//! (docs/adr/018): the jobs of other GPUs must not share it.
+//! (docs/adr/018-restart-after-gpu-fault.md): the jobs of other GPUs must not share it.
 
 use crate::Result;
 use crate::compute::device;

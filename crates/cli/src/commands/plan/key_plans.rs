@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::terminal::format::{bytes, seconds};
 use hetal_ckks::Params;
-use hetal_client::key_plan::{cost, fastest, slowdown};
+use hetal_client::key_plan_choice::{cost, fastest, slowdown};
 use hetal_client::layout::LayoutShape;
 use hetal_client::{KeyPlan, Layout};
 use serde::Serialize;

@@ -5,11 +5,12 @@ use super::weight_noise::DecryptedRows;
 use super::{Published, ReleasedAccuracy, RowPreparation};
 use crate::project::ReleaseBudget;
 use crate::{Error, Model, Project, Result, project};
-use hetal_keys::{Private, Release, ReleasePolicy};
+use hetal_keys::locked_file::FileSealer;
+use hetal_keys::{Error as KeysError, Private, Release, ReleasePolicy};
 use hetal_learn::Matrix;
 use hetal_ring::sampler::OsSeeds;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The models that may be published under a secret key, by default.
 pub const MODELS: u64 = 1;
@@ -241,14 +242,30 @@ fn estimated(
     on_progress: &mut (dyn FnMut(ExportEvent<'_>) + Send),
 ) -> Result<f64> {
     let path = project.model(&model.name)?.with_extension("noise");
-    if let Some(stored) = project::read::<StoredEstimate>(&path)?
-        && stored.source == source
-    {
-        return Ok(stored.bound);
+    if let Some(bound) = StoredEstimate::read(project, &path, source)? {
+        return Ok(bound);
     }
     let bound = rows.estimate(on_progress)?.bound();
-    project::write(&path, &StoredEstimate { source: source.to_owned(), bound })?;
+    StoredEstimate { source: source.to_owned(), bound }.write(project, &path)?;
     Ok(bound)
+}
+
+impl StoredEstimate {
+    /// The stored bound of these weights. Earlier versions stored it without a lock. A file of
+    /// another passphrase is that of an earlier model of this name.
+    fn read(project: &Project, path: &Path, source: &str) -> Result<Option<f64>> {
+        let stored = match project::read_private::<Self>(path, project.passphrase()) {
+            Err(Error::Keys(KeysError::Locked { .. } | KeysError::Passphrase { .. })) => None,
+            read => read?,
+        };
+        Ok(stored.filter(|stored| stored.source == source).map(|stored| stored.bound))
+    }
+
+    /// Stores the bound as a model is stored: it follows from decrypted rows.
+    fn write(&self, project: &Project, path: &Path) -> Result<()> {
+        let lock = project.passphrase().map(FileSealer::new).transpose()?;
+        project::write_private(path, self, lock.as_ref())
+    }
 }
 
 /// The noise that a budget is made for. If there may be later models, they may have at least twice
@@ -291,7 +308,40 @@ fn fingerprint(model: &Model) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::room_for;
+    use super::{ReleaseLimits, StoredEstimate, room_for};
+    use crate::Project;
+    use hetal_keys::{Passphrase, locked_file};
+    use hetal_testkit::TempDir;
+
+    /// The bound follows from decrypted rows: with a passphrase it is locked. A file without a lock
+    /// that an earlier version left is read.
+    #[test]
+    fn the_exact_bound_is_locked_with_the_passphrase() {
+        let folder = TempDir::new();
+        let mut project = Project::open(&folder.path().join("p"), Some("insecure-toy11")).unwrap();
+        let path = project.model("birds").unwrap().with_extension("noise");
+        let estimate = StoredEstimate { source: "weights".to_owned(), bound: 1.25e-6 };
+        estimate.write(&project, &path).unwrap();
+        assert!(!locked_file::is_locked(&std::fs::read(&path).unwrap()));
+        project.set_passphrase(Some(Passphrase::new("a b c".to_owned().into()).unwrap()));
+        assert_eq!(StoredEstimate::read(&project, &path, "weights").unwrap(), Some(1.25e-6));
+        estimate.write(&project, &path).unwrap();
+        assert!(locked_file::is_locked(&std::fs::read(&path).unwrap()));
+        assert_eq!(StoredEstimate::read(&project, &path, "weights").unwrap(), Some(1.25e-6));
+        assert_eq!(StoredEstimate::read(&project, &path, "other weights").unwrap(), None);
+        for other in [None, Some(Passphrase::new("d e f".to_owned().into()).unwrap())] {
+            project.set_passphrase(other);
+            assert_eq!(StoredEstimate::read(&project, &path, "weights").unwrap(), None);
+        }
+    }
+
+    /// The test of the attack on released weights (`crates/learn/tests/released_weights.rs`) names
+    /// the same defaults.
+    #[test]
+    fn the_defaults_are_those_under_which_the_attack_is_tested() {
+        let ReleaseLimits { security, models } = ReleaseLimits::default();
+        assert_eq!((security, models), (15, 1));
+    }
 
     #[test]
     fn the_published_noise_hides_its_low_digits() {
