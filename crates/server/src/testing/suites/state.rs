@@ -14,7 +14,7 @@ use v1::event::What;
 
 pub(crate) const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
 
-pub(super) fn tenant(name: &str) -> Tenant {
+pub(crate) fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
 }
 

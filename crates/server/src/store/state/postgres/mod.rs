@@ -10,6 +10,8 @@ mod rows;
 mod schema;
 mod settings;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub(crate) use import::DatabaseIdentity;
