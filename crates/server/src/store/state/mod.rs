@@ -18,6 +18,7 @@ pub(crate) use shared::SharedState;
 pub use sqlite::SqliteState;
 
 use crate::config::Config;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::jobs::spec::JobSpec;
@@ -273,6 +274,11 @@ pub trait State: Send + Sync {
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload>;
     /// Finds an upload.
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>>;
+    /// Finds many uploads.
+    fn find_uploads(&self, tenant: &Tenant, names: &[BlobName]) -> Result<HashMap<BlobName, Upload>> {
+        let found = names.iter().filter_map(|name| self.upload(tenant, *name).transpose());
+        found.map(|upload| upload.map(|upload| (upload.name, upload))).collect()
+    }
     /// All uploads of a tenant.
     fn uploads(&self, tenant: &Tenant) -> Result<UploadList>;
     /// Marks an upload as complete.

@@ -31,6 +31,7 @@ use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use rows::*;
 use schema::{CLAIM_LOCK, OWNERSHIP_LOCK, lock};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A state in PostgreSQL.
@@ -192,6 +193,10 @@ impl State for PgState {
         self.read(|db| find_upload(db, tenant, name))
     }
 
+    fn find_uploads(&self, tenant: &Tenant, names: &[BlobName]) -> Result<HashMap<BlobName, Upload>> {
+        self.read(|db| find_uploads(db, tenant, names))
+    }
+
     fn uploads(&self, tenant: &Tenant) -> Result<UploadList> {
         self.connections.transaction(Access::Snapshot, |db| {
             Ok(UploadList { uploads: list_uploads(db, tenant)?, bytes: used_bytes(db, tenant)? })
@@ -243,8 +248,10 @@ impl State for PgState {
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1", tenant)?;
             check_job_quota(quota, open, all)?;
-            for name in job.spec.uploads() {
-                find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+            let uploads: Vec<_> = job.spec.uploads().collect();
+            let found = find_uploads(db, tenant, &uploads)?;
+            if let Some(&name) = uploads.iter().find(|name| found.get(name).is_none_or(|upload| !upload.complete)) {
+                return Err(Error::NoBlob { name });
             }
             insert_job(db, tenant, job, self.now(db, now)?)?;
             db.announce()?;

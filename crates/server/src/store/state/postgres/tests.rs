@@ -3,10 +3,12 @@
 
 use super::connections::OF_ONE_TENANT;
 use super::*;
+use crate::jobs::spec::{JobSpec, RowBlob};
 use crate::limits::caller::on_behalf_of;
 use crate::store::state::BlobKind;
 use crate::testing::suites::state::{QUOTA, complete, new_job, tenant};
 use hetal_testkit::postgres::Postgres;
+use std::sync::atomic::Ordering;
 use std::sync::{Barrier, Mutex, mpsc};
 use std::time::Instant;
 
@@ -73,6 +75,52 @@ fn a_tenant_with_many_requests_waits_for_himself() {
     });
     assert_eq!(state.connections.held_by(ann), 0);
     assert_eq!(state.uploads(ann).unwrap().uploads.len(), 16);
+}
+
+/// A job of 4,096 blobs takes as many statements as a small one.
+#[test]
+fn a_large_job_takes_few_statements() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let (state, ann) = (open(&url), tenant("ann"));
+    server.query(
+        &url,
+        "INSERT INTO uploads (tenant, name, kind, size, complete)
+            SELECT 'ann', decode(lpad(to_hex(n), 64, '0'), 'hex'), 1, 1, TRUE FROM generate_series(1, 4097) AS n",
+    );
+    let name = |n: u32| {
+        let mut bytes = [0; 32];
+        bytes[28..].copy_from_slice(&n.to_be_bytes());
+        BlobName(bytes)
+    };
+    let job_of = |n: u8, blobs: std::ops::RangeInclusive<u32>| {
+        let mut job = new_job(n);
+        let JobSpec::Training(training) = &mut job.spec else { panic!("a training") };
+        training.keys = name(4097);
+        training.validation = vec![RowBlob { blob: name(4096), rows: 1 }];
+        training.batches = blobs.map(|n| RowBlob { blob: name(n), rows: 1 }).collect();
+        job
+    };
+    let statements_of = |job: &NewJob| {
+        let before = state.connections.round_trips.load(Ordering::Relaxed);
+        let created = state.create_job(&ann, job, &MANY, 0);
+        (created.map(|job| job.id), state.connections.round_trips.load(Ordering::Relaxed) - before)
+    };
+    // The first one prepares the statements.
+    statements_of(&job_of(1, 1..=1)).0.unwrap();
+    let [small, large] = [job_of(2, 1..=1), job_of(3, 1..=4095)].map(|job| statements_of(&job));
+    assert_eq!((small.0, large.0), (Ok(JobId([2; 16])), Ok(JobId([3; 16]))));
+    assert_eq!(small.1, large.1);
+    assert_eq!(server.query(&url, "SELECT COUNT(*) FROM uses"), (3 + 3 + 4097).to_string());
+    // So does the check of its request.
+    let names: Vec<_> = (1..=4097).chain(9000..=9001).map(name).collect();
+    let before = state.connections.round_trips.load(Ordering::Relaxed);
+    assert_eq!(state.find_uploads(&ann, &names).unwrap().len(), 4097);
+    assert!(state.connections.round_trips.load(Ordering::Relaxed) - before <= 2);
+    // One that is missing or incomplete is named.
+    server.query(&url, "UPDATE uploads SET complete = FALSE WHERE name = decode(lpad('0a', 64, '0'), 'hex')");
+    assert_eq!(statements_of(&job_of(4, 1..=20)).0, Err(Error::NoBlob { name: name(10) }));
+    assert_eq!(statements_of(&job_of(4, 5000..=5001)).0, Err(Error::NoBlob { name: name(5000) }));
 }
 
 /// A call that panics loses neither its place in the pool nor the transaction of the next one.
