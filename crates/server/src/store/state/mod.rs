@@ -304,8 +304,8 @@ pub trait State: Send + Sync {
     /// Events after a sequence number, in order.
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>>;
     /// Records the verdict on a round that the owner was told of. Repeating the same verdict has no
-    /// effect.
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
+    /// effect. Returns whether it is new.
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool>;
 
     /// Whether [`State::claim`] would find a job.
     fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool>;

@@ -275,13 +275,18 @@ impl State for PgState {
         self.write(|db| {
             if !lock_job(db, tenant, id)?.state.has_ended() {
                 let now = self.now(db, now)?;
+                let asked: bool = db.one("SELECT cancel FROM jobs WHERE id = $1", &[&&id.0[..]])?.try_get(0)?;
                 let sql = "UPDATE jobs SET cancel = TRUE, updated = $2, not_before = 0, rests = 0 WHERE id = $1";
                 db.execute(sql, &[&&id.0[..], &now])?;
                 let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = $1 AND until <= $2";
-                if db.execute(sql, &[&&id.0[..], &now])? > 0 {
+                let ends = db.execute(sql, &[&&id.0[..], &now])? > 0;
+                if ends {
                     add_event(db, &id.0, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
-                db.announce()?;
+                // Repetitions wake nobody.
+                if ends || !asked {
+                    db.announce()?;
+                }
             }
             find_summary(db, tenant, id)
         })
@@ -316,14 +321,20 @@ impl State for PgState {
         })
     }
 
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         self.write(|db| {
             let job = lock_job(db, tenant, id)?;
-            check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
-            let sql = "INSERT INTO verdicts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+            let given = find_verdict(db, id, round)?;
+            check_verdict(&job, round, verdict, given)?;
+            if given.is_some() {
+                // Repetitions wake nobody.
+                return Ok(false);
+            }
+            let sql = "INSERT INTO verdicts VALUES ($1, $2, $3)";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
             db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
-            db.announce()
+            db.announce()?;
+            Ok(true)
         })
     }
 

@@ -123,6 +123,35 @@ fn a_large_job_takes_few_statements() {
     assert_eq!(statements_of(&job_of(4, 5000..=5001)).0, Err(Error::NoBlob { name: name(5000) }));
 }
 
+/// What changes nothing wakes no server.
+#[test]
+fn repeated_requests_wake_nobody() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let [listening, state] = [open(&url), open(&url)];
+    let ann = tenant("ann");
+    let (woken, heard) = mpsc::channel();
+    listening.watch(Box::new(move || _ = woken.send(()))).unwrap();
+    heard.recv_timeout(Duration::from_secs(60)).unwrap();
+    complete(&state, &ann, [1, 2, 3]);
+    state.create_job(&ann, &new_job(1), &QUOTA, 0).unwrap();
+    let claim = state.claim("worker", 0, 60_000).unwrap().unwrap();
+    state.commit(&claim.lease, &Change { announced: Some(1), ..Change::default() }, 0).unwrap();
+    let judge = || state.judge(&ann, claim.lease.job, 1, Verdict::Continue).unwrap();
+    assert!(judge());
+    state.cancel_job(&ann, claim.lease.job, 0).unwrap();
+    // Notifications come in the order of their transactions.
+    (0..4).for_each(|_| heard.recv_timeout(Duration::from_secs(60)).unwrap());
+    for _ in 0..3 {
+        assert!(!judge());
+        state.cancel_job(&ann, claim.lease.job, 0).unwrap();
+        state.create_job(&ann, &new_job(1), &QUOTA, 0).unwrap();
+    }
+    state.commit(&claim.lease, &Change::default(), 0).unwrap();
+    heard.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(heard.try_recv().is_err(), "somebody was woken for nothing");
+}
+
 /// A call that panics loses neither its place in the pool nor the transaction of the next one.
 #[test]
 fn a_panic_costs_no_connection() {

@@ -312,13 +312,12 @@ impl State for SqliteState {
         })
     }
 
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         self.write(|db| {
             let job = find_summary(db, tenant, id)?;
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
-            db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
-            Ok(())
+            Ok(db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])? > 0)
         })
     }
 
