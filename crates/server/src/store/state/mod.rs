@@ -332,8 +332,8 @@ pub trait State: Send + Sync {
     fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals>;
     /// Deletes everything of a tenant and returns the totals. No worker may have one of his jobs.
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals>;
-    /// Ends all leases of a dead worker, and all backoffs: the next process may have a working
-    /// device.
+    /// Ends all leases of a dead worker, and the backoffs of its jobs: the next process may have a
+    /// working device. A state that one server uses alone ends all backoffs.
     fn release_worker(&self, worker: &str) -> Result<()>;
     /// Checks with a small write that changes can be stored.
     fn check_writable(&self) -> Result<()>;

@@ -412,12 +412,13 @@ impl State for PgState {
             }
             if change.release {
                 // A job without a worker is not running.
-                // A worker that stops leaves its job to any other.
+                // A worker that stops leaves its job to any other. One that rests is still its own,
+                // so that it goes on when the worker starts again.
                 let sql = format!(
                     "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END,
                         ready = {CLOCK}, last_worker = CASE WHEN $2 THEN NULL ELSE last_worker END WHERE number = $1"
                 );
-                db.execute(&sql, &[&number, &change.uncounted])?;
+                db.execute(&sql, &[&number, &(change.uncounted && change.backoff.is_none())])?;
             }
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
@@ -496,13 +497,13 @@ impl State for PgState {
 
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|db| {
-            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1,
-                state = CASE state WHEN 1 THEN 0 ELSE state END WHERE state < 3 AND worker = $1";
-            db.execute(sql, &[&storable(worker)])?;
-            let sql = "UPDATE jobs SET not_before = 0, rests = 0 WHERE state < 3 AND (not_before > 0 OR rests > 0)";
-            db.execute(sql, &[])?;
-            let sql = "SELECT number, progress FROM jobs WHERE state < 3 AND progress IS NOT NULL FOR UPDATE";
-            for row in db.all(sql, &[])? {
+            // Jobs of other workers are not touched, however often this one starts.
+            let own = "state < 3 AND (worker = $1 OR last_worker = $1)";
+            let sql =
+                format!("UPDATE jobs SET not_before = 0, rests = 0 WHERE {own} AND (not_before > 0 OR rests > 0)");
+            db.execute(&sql, &[&storable(worker)])?;
+            let sql = format!("SELECT number, progress FROM jobs WHERE {own} AND progress IS NOT NULL FOR UPDATE");
+            for row in db.all(&sql, &[&storable(worker)])? {
                 // Damaged progress is reported when the job itself is read.
                 if let Ok(progress @ v1::Progress { resting: true, .. }) =
                     v1::Progress::decode(row.try_get::<_, &[u8]>(1)?)
@@ -512,7 +513,9 @@ impl State for PgState {
                     db.execute(sql, &[&row.try_get::<_, i64>(0)?, &awake])?;
                 }
             }
-            Ok(())
+            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1,
+                state = CASE state WHEN 1 THEN 0 ELSE state END WHERE state < 3 AND worker = $1";
+            db.execute(sql, &[&storable(worker)]).map(|_| ())
         })
     }
 
