@@ -202,6 +202,21 @@ fn one_damaged_row_of_postgres_stops_nobody() {
     }
 }
 
+/// A worker that was suspended when its job was found damaged does not bring it back.
+#[test]
+fn a_job_that_failed_as_damaged_stays_failed() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let state = open(&url);
+    queue(&state, 1..=1);
+    let claim = state.claim("worker", 0, 60_000).unwrap().unwrap();
+    server.query(&url, "UPDATE specs SET work = 'x'; UPDATE jobs SET until = 0");
+    assert_eq!(state.claim("other", 0, 60_000).unwrap(), None);
+    let running = Change { state: Some(JobState::Running), ..Change::default() };
+    assert_eq!(state.commit(&claim.lease, &running, 0), Err(Error::Fenced));
+    assert_eq!(server.query(&url, "SELECT state, worker IS NULL, until FROM jobs"), "4|t|0");
+}
+
 /// A worker that starts again ends the backoffs of its own jobs. Those of others stay, however
 /// often it starts.
 #[test]

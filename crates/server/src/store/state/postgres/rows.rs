@@ -246,10 +246,12 @@ pub fn delete_stale_turn(db: &Db<'_>, tenant: &Tenant) -> Result<()> {
     db.execute(sql, &[&tenant.as_str()]).map(|_| ())
 }
 
-/// Fails a job whose row cannot be read, so that the queue continues.
+/// Fails a job whose row cannot be read, so that the queue continues. The worker that had it last
+/// may still be there: it loses the job.
 pub fn fail_unreadable(db: &Db<'_>, number: i64, error: &Error) -> Result<()> {
     let reason = "the server's record of the job is damaged";
-    let sql = "UPDATE jobs SET state = 4, reason = $2 WHERE number = $1 RETURNING id";
+    let sql = "UPDATE jobs SET state = 4, reason = $2, worker = NULL, until = 0, token = token + 1
+        WHERE number = $1 RETURNING id";
     let row = db.one(sql, &[&number, &reason])?;
     let id: &[u8] = row.try_get(0)?;
     tracing::error!(job = hex(id), number, %error, "cannot read a job: it fails");
