@@ -205,7 +205,7 @@ impl<'a> Attempt<'a> {
     /// Whether this attempt gives its worker up for another job. One attempt does at a time, and
     /// the next one looks again whether a job is left.
     pub fn gives_way(&self) -> Result<bool> {
-        if !self.core.give_way.begin() {
+        if !self.core.give_way.begin()? {
             return Ok(false);
         }
         let contended = self.is_contended();
