@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The least time that a job keeps its worker while another job could run: an idle worker may be
 /// about to claim that job.
-const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
 /// The most time that a job keeps its worker while another job could run.
 const MAX_CONTENDED_WAIT: Duration = Duration::from_secs(10);
 
