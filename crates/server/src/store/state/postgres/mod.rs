@@ -526,7 +526,7 @@ impl State for PgState {
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|db| {
             let mut counted = Vec::new();
-            for row in db.all("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state", &[])? {
+            for row in db.all(COUNT_JOBS, &[])? {
                 let (state, count) = (row.try_get(0)?, unsigned(&row, 1)?);
                 match numbered(&STATES, state, "a job's state") {
                     Ok(state) => counted.push((state, count)),

@@ -170,9 +170,17 @@ pub fn lock_job(db: &Db<'_>, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
     parse_summary(&db.optional(&sql, &[&tenant.as_str(), &&id.0[..]])?.ok_or(Error::NoJob { id })?)
 }
 
+/// The query of all jobs of the tenant `$1`, newest first.
+pub fn jobs_of_tenant() -> String {
+    format!("SELECT {SUMMARY} FROM jobs WHERE tenant = $1 ORDER BY number DESC")
+}
+
+/// The query of the number of jobs in each state.
+pub const COUNT_JOBS: &str = "SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state";
+
 /// All jobs of a tenant, newest first. An unreadable job does not hide the others.
 pub fn list_jobs(db: &Db<'_>, tenant: &Tenant) -> Result<Vec<JobSummary>> {
-    let sql = format!("SELECT {SUMMARY} FROM jobs WHERE tenant = $1 ORDER BY number DESC");
+    let sql = jobs_of_tenant();
     let mut jobs = Vec::new();
     for row in db.all(&sql, &[&tenant.as_str()])? {
         match parse_summary(&row) {

@@ -11,6 +11,7 @@ use hetal_testkit::postgres::Postgres;
 use std::sync::atomic::Ordering;
 use std::sync::{Barrier, Mutex, mpsc};
 use std::time::Instant;
+use tokio_postgres::types::ToSql;
 
 const MANY: Quota = Quota { bytes: 1 << 40, uploads: 10_000, jobs: 100, kept_jobs: 100 };
 
@@ -200,4 +201,37 @@ fn a_free_place_goes_to_whoever_may_take_it() {
         drop(end_others);
         assert_eq!(served, Ok(()));
     });
+}
+
+/// Queries that workers and requests repeat read no rows of ended jobs, or an index alone.
+#[test]
+fn ended_jobs_cost_the_queue_of_postgres_nothing() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let (state, ann) = (open(&url), tenant("ann"));
+    complete(&state, &ann, [1, 2, 3]);
+    state.create_job(&ann, &new_job(1), &QUOTA, 0).unwrap();
+    server.query(
+        &url,
+        "INSERT INTO jobs (id, tenant, request, body, label, state, created, updated)
+            SELECT id, 'tenant' || n % 100, id, id, 'an ended job', 3, n, n
+            FROM (SELECT n, convert_to(lpad(n::text, 16, '0'), 'UTF8') AS id FROM generate_series(1, 20000) AS n) AS s",
+    );
+    server.query(&url, "VACUUM ANALYZE jobs");
+    let plan = |sql: &str, values: connections::SqlValues<'_>| {
+        let lines = state.read(|db| db.all(&format!("EXPLAIN {sql}"), values)).unwrap();
+        lines.iter().map(|line| line.get::<_, String>(0) + "\n").collect::<String>()
+    };
+    let times: [i64; 3] = [1, 60_000, MAX_BACKOFF as i64];
+    let [now, length, rest] = times.each_ref().map(|time| time as &(dyn ToSql + Sync));
+    let claimable = format!("SELECT EXISTS (SELECT 1 FROM jobs j WHERE {CLAIMABLE})");
+    for (sql, values, index) in [
+        (&next_job()[..], vec![now, length, rest, &"worker"], "jobs_open"),
+        (&claimable, vec![now, length, rest], "jobs_open"),
+        (&jobs_of_tenant(), vec![&"tenant7"], "jobs_listed"),
+        (COUNT_JOBS, vec![], "Index Only Scan using jobs_states"),
+    ] {
+        let plan = plan(sql, &values);
+        assert!(plan.contains(index) && !plan.contains("Seq Scan on jobs"), "{sql}: {plan}");
+    }
 }
