@@ -30,7 +30,7 @@ use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use rows::*;
-use schema::{CLAIM_LOCK, OWNERSHIP_LOCK, lock};
+use schema::{CLAIM_LOCK, ERASED, OF_TENANTS, OWNERSHIP_LOCK, lock};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -482,16 +482,14 @@ impl State for PgState {
                 });
             }
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads", "turns", "orphans"] {
+            for table in ERASED {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = $1"), &[&tenant.as_str()])?;
             }
             Ok((held, db.number("SELECT pg_current_xact_id()::text::bigint", &[])?))
         })?;
         self.wait_until_unseen(deletion)?;
         // Deleted content must not stay in the files of the tables.
-        self.connections.maintain(
-            "VACUUM (FULL) jobs, uploads, parts, orphans, turns, specs, checkpoints, uses, events, verdicts",
-        )?;
+        self.connections.maintain(&format!("VACUUM (FULL) {}", OF_TENANTS.join(", ")))?;
         Ok(held)
     }
 
