@@ -32,6 +32,6 @@ pub use migrate::{MoveReport, move_to_postgres};
 pub use net::certificates::{authority_path, certificate_warnings};
 pub use server::{Server, start};
 pub use store::{blobs, state};
-pub use supervisor::{Supervisor, follow_supervisor, shared_blobs, supervised_cards};
+pub use supervisor::{Supervisor, become_gateway, follow_supervisor, supervised_cards};
 pub use tenants::erasure::{ErasureReport, forget_tenant};
 pub use worker::shutdown::ShutdownReason;
