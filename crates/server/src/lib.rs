@@ -28,4 +28,4 @@ pub use store::migrate::{MoveReport, move_to_postgres};
 pub use store::{blobs, state};
 pub use tenants::erasure::{ErasureReport, forget_tenant};
 pub use worker::shutdown::ShutdownReason;
-pub use worker::supervisor::{Supervisor, follow_supervisor, shared_blobs, supervised_cards};
+pub use worker::supervisor::{Supervisor, become_gateway, follow_supervisor, supervised_cards};

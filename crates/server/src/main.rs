@@ -166,8 +166,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let cards = hetal_server::supervised_cards(&config);
     if !cards.is_empty() {
         tracing::info!(?cards, "starting a process for each GPU");
-        config.role = Role::Gateway;
-        config.blobs = hetal_server::shared_blobs(&config);
+        hetal_server::become_gateway(&mut config);
     }
     let running = hetal_server::start(config.clone())?;
     let workers = if cards.is_empty() { None } else { Some(Supervisor::start(&config, &cards)?) };

@@ -119,7 +119,7 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
         notifier: ChangeNotifier::default(),
         metrics: Arc::new(Metrics::default()),
         required_keys: RequiredKeysCache::default(),
-        give_way: GiveWay::default(),
+        give_way: GiveWay::among(&database, &name),
         clock: clock::system(),
     });
     let worker = Arc::new(WorkerContext {

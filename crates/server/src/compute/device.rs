@@ -16,6 +16,11 @@ use hetal_cuda::{CudaBackend, Graphs};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+/// About how long a lift takes at `full`, 0.92 of a bootstrap: 3.3 s on two CPU cores, 13.6 ms on
+/// an H200 (docs/benchmarks.md).
+const CPU_LIFT_SECONDS: f64 = 3.0;
+pub const GPU_LIFT_SECONDS: f64 = 0.0125;
+
 /// A device that a worker computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeDevice {
@@ -55,10 +60,9 @@ impl Devices {
         Self::choose(config.engine, &config.cards, || driver_call(seconds, hetal_cuda::cards), works)
     }
 
-    /// About how long a lift takes at `full`, 0.92 of a bootstrap: 13.6 ms on an H200, 3.3 s on two
-    /// CPU cores (docs/benchmarks.md). Clients compare it with the time that an upload saves.
+    /// About how long a lift takes. Clients compare it with the time that an upload saves.
     pub fn lift_seconds(&self) -> f64 {
-        if self.cards.is_empty() { 3.0 } else { 0.0125 }
+        if self.cards.is_empty() { CPU_LIFT_SECONDS } else { GPU_LIFT_SECONDS }
     }
 
     fn choose(

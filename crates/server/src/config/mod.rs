@@ -372,6 +372,23 @@ impl Config {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// A gateway and several workers of one machine have an address of metrics each.
+    #[test]
+    fn units_of_one_machine_serve_metrics_side_by_side() {
+        let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+        let common = Config::parse(&std::fs::read_to_string(packaging.join("server.toml")).unwrap()).unwrap().metrics;
+        let mut taken = BTreeSet::new();
+        for (unit, instances) in [("hetal-gateway", 1), ("hetal-worker", 1), ("hetal-worker@", 10)] {
+            let text = std::fs::read_to_string(packaging.join(format!("systemd/{unit}.service"))).unwrap();
+            let own = text.lines().find_map(|line| line.strip_prefix("Environment=HETAL_METRICS="));
+            for gpu in 0..instances {
+                let own = own.map(|address| address.replace("%i", &gpu.to_string()).parse::<SocketAddr>().unwrap());
+                assert!(taken.insert(own.or(common)), "{unit} {gpu}: {own:?} is taken");
+            }
+        }
+    }
 
     #[test]
     fn a_file_says_what_differs_from_the_defaults() {

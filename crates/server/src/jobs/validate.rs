@@ -3,7 +3,7 @@
 use super::required_keys::{OLD_KEYS_HINT, OLD_MODEL_HINT, RequiredKeys, RequiredKeysCache};
 use super::spec::{ClassificationSpec, JobSpec, RowBlob, TrainingSpec, row_blob_len};
 use crate::compute::param_registry::ParamRegistry;
-use crate::store::state::{BlobKind, EventLimit, State};
+use crate::store::state::{BlobKind, EventLimit, State, Upload};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::Params;
@@ -84,7 +84,8 @@ impl RequestValidator<'_> {
             check_every(wish, default, circuit.batches(uploaded), max_epochs).map_err(Error::invalid)?;
         let requirements = self.required_keys.find(&params, self.tenant, &training, &circuit)?;
         let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
-        self.check_upload(training.keys, BlobKind::Keys, size)?;
+        let keys = self.state.upload(self.tenant, training.keys)?;
+        check_upload(training.keys, keys.as_ref(), BlobKind::Keys, size)?;
         Ok(ValidTraining { spec: training, params, requirements })
     }
 
@@ -153,6 +154,8 @@ impl RequestValidator<'_> {
     }
 
     fn row_blobs(&self, blobs: &[RowBlob], kind: BlobKind, size: u64, rows: usize) -> Result<()> {
+        let names: Vec<_> = blobs.iter().map(|row_blob| row_blob.blob).collect();
+        let found = self.state.find_uploads(self.tenant, &names)?;
         for row_blob in blobs {
             if row_blob.rows == 0 || row_blob.rows > rows {
                 return Err(Error::invalid(format!(
@@ -160,27 +163,27 @@ impl RequestValidator<'_> {
                     row_blob.blob, row_blob.rows
                 )));
             }
-            self.check_upload(row_blob.blob, kind, size)?;
+            check_upload(row_blob.blob, found.get(&row_blob.blob), kind, size)?;
         }
         Ok(())
     }
+}
 
-    fn check_upload(&self, name: BlobName, kind: BlobKind, size: u64) -> Result<()> {
-        let found = self.state.upload(self.tenant, name)?.filter(|upload| upload.complete);
-        let found = found.ok_or(Error::NoBlob { name })?;
-        if (found.kind, found.size) == (kind, size) {
-            return Ok(());
-        }
-        let hint = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
-            format!(": {OLD_KEYS_HINT}")
-        } else {
-            String::new()
-        };
-        Err(Error::invalid(format!(
-            "blob {name} is {:?} of {} bytes, but this shape needs {kind:?} of {size} bytes{hint}",
-            found.kind, found.size
-        )))
+/// Checks that an upload is there, and is what a job needs.
+fn check_upload(name: BlobName, found: Option<&Upload>, kind: BlobKind, size: u64) -> Result<()> {
+    let found = found.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+    if (found.kind, found.size) == (kind, size) {
+        return Ok(());
     }
+    let hint = if (found.kind, kind) == (BlobKind::Keys, BlobKind::Keys) {
+        format!(": {OLD_KEYS_HINT}")
+    } else {
+        String::new()
+    };
+    Err(Error::invalid(format!(
+        "blob {name} is {:?} of {} bytes, but this shape needs {kind:?} of {size} bytes{hint}",
+        found.kind, found.size
+    )))
 }
 
 /// Refuses a request with too many row blobs.

@@ -1,6 +1,7 @@
 //! Serialises expensive requests. Waiting requests hold no thread. Each tenant has at most one
 //! request in the shared queue, so a tenant with many requests delays only himself.
 
+use super::caller::on_behalf_of;
 use crate::tenants::Tenant;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,10 +38,10 @@ impl TenantSemaphores {
         tenant: &Tenant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        let permit = self.acquire(tenant).await;
+        let (permit, owner) = (self.acquire(tenant).await, tenant.clone());
         let work = move || {
             let _permit = permit;
-            work()
+            on_behalf_of(&owner, work)
         };
         tokio::task::spawn_blocking(work).await
     }
@@ -81,8 +82,8 @@ impl AdmissionQueue {
         tenant: &Tenant,
         work: impl FnOnce(Admission) -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        let admission = self.acquire(tenant).await;
-        tokio::task::spawn_blocking(move || work(admission)).await
+        let (admission, owner) = (self.acquire(tenant).await, tenant.clone());
+        tokio::task::spawn_blocking(move || on_behalf_of(&owner, || work(admission))).await
     }
 
     async fn acquire(&self, tenant: &Tenant) -> Admission {
@@ -97,6 +98,7 @@ impl AdmissionQueue {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::limits::caller;
 
     #[test]
     fn who_asks_for_much_waits_for_himself() {
@@ -159,6 +161,20 @@ mod tests {
             }
             assert_eq!(begins.try_iter().count(), 3);
         });
+    }
+
+    /// Whoever does the work knows for whom.
+    #[test]
+    fn work_of_a_request_is_on_behalf_of_its_tenant() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let ann = Tenant::try_from("ann".to_owned()).unwrap();
+        let (slots, queue) = (TenantSemaphores::new(1), AdmissionQueue::default());
+        let found = runtime.block_on(async {
+            let own = tokio::task::spawn_blocking(caller::tenant).await.unwrap();
+            let request = slots.run_blocking(&ann, caller::tenant).await.unwrap();
+            (own, request, queue.run_blocking(&ann, |_| caller::tenant()).await.unwrap())
+        });
+        assert_eq!(found, (None, Some(ann.clone()), Some(ann)));
     }
 
     #[test]

@@ -239,8 +239,9 @@ impl Hetal for Handler {
             v1::Verdict::Unspecified => return Err(Error::invalid("the request has no verdict").into()),
         };
         let done = self.run(&tenant, move |service, tenant| {
-            service.core.state.judge(tenant, id, message.round, verdict)?;
-            service.core.notifier.notify();
+            if service.core.state.judge(tenant, id, message.round, verdict)? {
+                service.core.notifier.notify();
+            }
             Ok(())
         });
         done.await.map(|()| Response::new(v1::Done {}))

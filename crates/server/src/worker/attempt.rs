@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The least time that a job keeps its worker while another job could run: an idle worker may be
 /// about to claim that job.
-const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const MIN_CONTENDED_WAIT: Duration = Duration::from_millis(100);
 /// The most time that a job keeps its worker while another job could run.
 const MAX_CONTENDED_WAIT: Duration = Duration::from_secs(10);
 
@@ -205,7 +205,7 @@ impl<'a> Attempt<'a> {
     /// Whether this attempt gives its worker up for another job. One attempt does at a time, and
     /// the next one looks again whether a job is left.
     pub fn gives_way(&self) -> Result<bool> {
-        if !self.core.give_way.begin() {
+        if !self.core.give_way.begin()? {
             return Ok(false);
         }
         let contended = self.is_contended();

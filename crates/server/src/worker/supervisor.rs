@@ -33,8 +33,16 @@ pub fn supervised_cards(config: &Config) -> Vec<usize> {
     if cards.len() < 2 { Vec::new() } else { cards }
 }
 
+/// Makes this process the gateway before the processes of the GPUs.
+pub fn become_gateway(config: &mut Config) {
+    config.role = Role::Gateway;
+    config.blobs = shared_blobs(config);
+    // It looks for no GPU itself.
+    config.lift_seconds.get_or_insert(device::GPU_LIFT_SECONDS);
+}
+
 /// The folder of blobs that all processes share; `None` if they are in a bucket.
-pub fn shared_blobs(config: &Config) -> Option<PathBuf> {
+fn shared_blobs(config: &Config) -> Option<PathBuf> {
     #[cfg(feature = "s3")]
     if config.s3.is_some() {
         return None;
@@ -176,6 +184,17 @@ mod tests {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let kept = inherited(words("--config a.toml --cards 0,1 --take-over --cards=2 --log info").into_iter());
         assert_eq!(kept, words("--config a.toml --log info"));
+    }
+
+    /// Clients of a gateway before GPUs are told how long a lift takes on a GPU.
+    #[test]
+    fn a_gateway_before_gpus_tells_clients_of_them() {
+        for (configured, told) in [(None, 0.0125), (Some(1.0), 1.0)] {
+            let mut config = Config { lift_seconds: configured, ..Config::default() };
+            become_gateway(&mut config);
+            assert_eq!((config.role, config.lift_seconds), (Role::Gateway, Some(told)));
+            assert_eq!(config.blobs, Some(config.folder.join("blobs")));
+        }
     }
 
     /// A process of its own for each GPU needs a database that several processes share.

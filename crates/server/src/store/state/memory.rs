@@ -266,12 +266,11 @@ impl State for MemoryState {
         Ok(events)
     }
 
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         let mut inner = self.lock();
         let entry = inner.find(tenant, id)?;
         check_verdict(&entry.summary(), round, verdict, entry.verdicts.get(&round).copied())?;
-        entry.verdicts.insert(round, verdict);
-        Ok(())
+        Ok(entry.verdicts.insert(round, verdict).is_none())
     }
 
     fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool> {

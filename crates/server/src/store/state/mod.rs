@@ -18,6 +18,7 @@ pub(crate) use shared::SharedState;
 pub use sqlite::SqliteState;
 
 use crate::config::Config;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::jobs::spec::JobSpec;
@@ -273,6 +274,11 @@ pub trait State: Send + Sync {
     fn begin_upload(&self, tenant: &Tenant, upload: &Upload, quota: &Quota) -> Result<Upload>;
     /// Finds an upload.
     fn upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>>;
+    /// Finds many uploads.
+    fn find_uploads(&self, tenant: &Tenant, names: &[BlobName]) -> Result<HashMap<BlobName, Upload>> {
+        let found = names.iter().filter_map(|name| self.upload(tenant, *name).transpose());
+        found.map(|upload| upload.map(|upload| (upload.name, upload))).collect()
+    }
     /// All uploads of a tenant.
     fn uploads(&self, tenant: &Tenant) -> Result<UploadList>;
     /// Marks an upload as complete.
@@ -298,8 +304,8 @@ pub trait State: Send + Sync {
     /// Events after a sequence number, in order.
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>>;
     /// Records the verdict on a round that the owner was told of. Repeating the same verdict has no
-    /// effect.
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()>;
+    /// effect. Returns whether it is new.
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool>;
 
     /// Whether [`State::claim`] would find a job.
     fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool>;
@@ -326,8 +332,8 @@ pub trait State: Send + Sync {
     fn tenant_totals(&self, tenant: &Tenant) -> Result<TenantTotals>;
     /// Deletes everything of a tenant and returns the totals. No worker may have one of his jobs.
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals>;
-    /// Ends all leases of a dead worker, and all backoffs: the next process may have a working
-    /// device.
+    /// Ends all leases of a dead worker, and the backoffs of its jobs: the next process may have a
+    /// working device. A state that one server uses alone ends all backoffs.
     fn release_worker(&self, worker: &str) -> Result<()>;
     /// Checks with a small write that changes can be stored.
     fn check_writable(&self) -> Result<()>;

@@ -36,6 +36,8 @@ impl UploadHold {
 pub enum Duty {
     /// Deletes blobs that nobody references.
     CollectGarbage,
+    /// Gives a worker up for a queued job.
+    GiveWay,
 }
 
 impl Duty {
@@ -43,6 +45,7 @@ impl Duty {
     pub fn name(self) -> &'static str {
         match self {
             Self::CollectGarbage => "garbage",
+            Self::GiveWay => "give way",
         }
     }
 }
@@ -70,6 +73,8 @@ pub(crate) trait SharedState: Send + Sync {
 
     /// Gives a duty to a server for a time, unless another one has it.
     fn take_duty(&self, duty: Duty, server: &str, length: Millis) -> Result<bool>;
+    /// Ends a duty early, if this server has it.
+    fn end_duty(&self, duty: Duty, server: &str) -> Result<()>;
     /// Records that nobody references what is at a place. Returns whether that has been so for
     /// `grace` already.
     fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;

@@ -300,8 +300,8 @@ impl Client {
             return Ok(());
         }
         match server.state.judge(&self.tenant, id, round, verdict(self.number, round)) {
-            Ok(()) if lost => {}
-            Ok(()) => {
+            Ok(_) if lost => {}
+            Ok(_) => {
                 self.judged.push(round);
                 self.question = None;
             }

@@ -92,7 +92,7 @@ impl State for SimState {
     fn events(&self, tenant: &Tenant, id: JobId, after: u64, limit: EventLimit) -> Result<Vec<v1::Event>> {
         self.read(|s| s.events(tenant, id, after, limit))
     }
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         self.write(|s| s.judge(tenant, id, round, verdict))
     }
     fn has_claimable(&self, now: Millis, until: Millis) -> Result<bool> {

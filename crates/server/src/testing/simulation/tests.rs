@@ -17,7 +17,8 @@ use crate::store::staging::Staging;
 use crate::store::state::{EventLimit, JobState, MAX_BACKOFF, MemoryState, SqliteState, State, Upload};
 use crate::store::uploads::{Resumed, UploadProgress};
 use crate::tenants::Tenant;
-use crate::testing::suites::state::in_postgres;
+use crate::testing::suites::state::{complete, in_postgres, new_job};
+use crate::worker::attempt::MIN_CONTENDED_WAIT;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};
 use hetal_learn::Verdict;
 use hetal_testkit::postgres::Postgres;
@@ -25,7 +26,7 @@ use hetal_wire::v1;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -103,6 +104,51 @@ fn a_checkpoint_stores_what_changed() {
     }
     assert!(cancelled > 0);
 }
+
+/// An owner who answers every verdict, but slowly, delays others no longer than one who does not
+/// answer: his waits add up.
+#[test]
+fn a_slow_owner_delays_others_only_once() {
+    let machine = Machine::new(1, Box::new(MemoryState::default()));
+    machine.faults.start(FaultRates::default(), None);
+    let mut server = SimServer::start(&machine.faults, &machine.disk, &machine.state).unwrap();
+    Arc::get_mut(&mut server.worker.core).unwrap().config.warm_seconds = 600;
+    let mut owner = machine.clients[0].borrow_mut();
+    let agreement = &mut owner.training.agreement;
+    (agreement.patience, agreement.max_epochs, agreement.check_every) = (1000, 100, 1);
+    while owner.job.is_none() {
+        owner.step(&server, &machine.corrupted);
+    }
+    let (tenant, id, carol) = (owner.tenant.clone(), owner.job.unwrap(), Tenant::try_from("carol".to_owned()).unwrap());
+    // Somebody else's job could run all the time.
+    complete(&*machine.state, &carol, [1, 2, 3]);
+    machine.state.create_job(&carol, &new_job(1), &QUOTA, machine.faults.now()).unwrap();
+    let (state, core, over) = (Arc::clone(&machine.state), Arc::clone(&server.worker.core), AtomicBool::new(false));
+    let answered = std::thread::scope(|scope| {
+        let answers = scope.spawn(|| {
+            let mut last = 0;
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                let job = state.summary(&tenant, id).unwrap();
+                if job.state == JobState::Waiting && job.round > last {
+                    std::thread::sleep(SLOWLY);
+                    state.judge(&tenant, id, job.round, Verdict::Continue).unwrap();
+                    core.notifier.notify();
+                    last = job.round;
+                }
+            }
+            last
+        });
+        server.work();
+        over.store(true, Ordering::Relaxed);
+        answers.join().unwrap()
+    });
+    assert_eq!(state.summary(&tenant, id).unwrap().state, JobState::Waiting, "it gave way");
+    assert!(SLOWLY * answered <= MIN_CONTENDED_WAIT + SLOWLY, "{answered} rounds");
+}
+
+/// How long the slow owner takes: less than the wait that one round alone may cost others.
+const SLOWLY: Duration = Duration::from_millis(30);
 
 /// A worker whose job ended or was deleted meanwhile removes what it stored.
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::state::{QUOTA, at_most, check, complete, kinds, new_job, tenant};
+use crate::Error;
 use crate::store::state::*;
 use hetal_learn::AgreementLimits;
 use hetal_testkit::TempDir;
@@ -83,11 +84,17 @@ fn damage_to_the_database_is_noticed() {
     state.create_job(&ann, &new_job(1), &QUOTA, 1).unwrap();
     state.create_job(&ann, &new_job(2), &QUOTA, 1).unwrap();
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE specs SET work = 'x' WHERE number = 1", []).unwrap();
-    assert_eq!(state.claim("worker", 5, 10).unwrap().unwrap().job.id, JobId([2; 16]));
+    let claim = state.claim("worker", 5, 10).unwrap().unwrap();
+    assert_eq!(claim.job.id, JobId([2; 16]));
     assert_eq!(state.claim("worker", 5, 10).unwrap(), None);
     let failed = &state.jobs(&ann).unwrap()[1];
     assert!(failed.state == JobState::Failed && failed.reason.contains("damaged"), "{failed:?}");
     assert_eq!(kinds(&state.events(&ann, JobId([2; 16]), 0, at_most(9)).unwrap()), [(1, "queued")]);
+    // A worker that has such a job, and was suspended, does not bring it back.
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE specs SET work = 'x' WHERE number = 2", []).unwrap();
+    assert_eq!(state.claim("other", 20, 30).unwrap(), None);
+    let running = Change { state: Some(JobState::Running), ..Change::default() };
+    assert_eq!(state.commit(&claim.lease, &running, 21), Err(Error::Fenced));
     drop(state);
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::store::state::*;
 use hetal_learn::Verdict;
 use hetal_testkit::postgres::{PASSWORD, Postgres};
-use hetal_wire::{BlobName, JobId};
+use hetal_wire::{BlobName, JobId, v1};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -200,6 +200,49 @@ fn one_damaged_row_of_postgres_stops_nobody() {
         assert_eq!(state.count_jobs().unwrap(), [(JobState::Running, 1)]);
         drop(open(&url));
     }
+}
+
+/// A worker that was suspended when its job was found damaged does not bring it back.
+#[test]
+fn a_job_that_failed_as_damaged_stays_failed() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let state = open(&url);
+    queue(&state, 1..=1);
+    let claim = state.claim("worker", 0, 60_000).unwrap().unwrap();
+    server.query(&url, "UPDATE specs SET work = 'x'; UPDATE jobs SET until = 0");
+    assert_eq!(state.claim("other", 0, 60_000).unwrap(), None);
+    let running = Change { state: Some(JobState::Running), ..Change::default() };
+    assert_eq!(state.commit(&claim.lease, &running, 0), Err(Error::Fenced));
+    assert_eq!(server.query(&url, "SELECT state, worker IS NULL, until FROM jobs"), "4|t|0");
+}
+
+/// A worker that starts again ends the backoffs of its own jobs. Those of others stay, however
+/// often it starts.
+#[test]
+fn a_start_of_one_worker_leaves_the_jobs_of_others_alone() {
+    let Some(server) = Postgres::shared() else { return };
+    let url = server.database();
+    let state = open(&url);
+    queue(&state, 1..=3);
+    let rest = |worker: &str, uncounted| {
+        let claim = state.claim(worker, 0, 60_000).unwrap().unwrap();
+        let progress = Some(v1::Progress { resting: true, ..v1::Progress::default() });
+        let rest = Change { release: true, backoff: Some(60_000), uncounted, progress, ..Change::default() };
+        state.commit(&claim.lease, &rest, 0).unwrap();
+    };
+    rest("first", false);
+    rest("first", true);
+    rest("second", false);
+    let jobs = || server.query(&url, "SELECT number, not_before, rests, progress FROM jobs ORDER BY number");
+    let before = jobs();
+    state.release_worker("third").unwrap();
+    assert_eq!(jobs(), before);
+    state.release_worker("first").unwrap();
+    let (after, resting) = (jobs(), |n| state.job(&tenant("ann"), JobId([n; 16])).unwrap().progress.unwrap().resting);
+    assert_eq!(after.lines().last(), before.lines().last(), "the job of the second worker");
+    assert_eq!([1, 2, 3].map(resting), [false, false, true]);
+    assert_eq!(server.query(&url, "SELECT COUNT(*) FROM jobs WHERE not_before = 0 AND rests = 0"), "2");
 }
 
 /// Neither a refused login nor an error of the database names the password.

@@ -14,7 +14,7 @@ use v1::event::What;
 
 pub(crate) const QUOTA: Quota = Quota { bytes: 100, uploads: 3, jobs: 3, kept_jobs: 4 };
 
-pub(super) fn tenant(name: &str) -> Tenant {
+pub(crate) fn tenant(name: &str) -> Tenant {
     name.to_owned().try_into().unwrap()
 }
 
@@ -226,8 +226,8 @@ fn life(state: &dyn State) {
     assert!(!state.has_claimable(320, 420).unwrap());
     assert!(matches!(state.judge(&ann, id, 2, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), None);
-    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
-    state.judge(&ann, id, 1, Verdict::LowerRate).unwrap();
+    assert!(state.judge(&ann, id, 1, Verdict::LowerRate).unwrap());
+    assert!(!state.judge(&ann, id, 1, Verdict::LowerRate).unwrap(), "a repetition changes nothing");
     assert!(matches!(state.judge(&ann, id, 1, Verdict::Stop), Err(Error::Precondition { .. })));
     assert_eq!(state.verdict(id, 1).unwrap(), Some(Verdict::LowerRate));
     let unanswered = state.waiting(325, 400).unwrap();

@@ -4,8 +4,13 @@
 //! Requests and workers call the state from threads that may block. Each call takes a connection
 //! from a small pool and waits for each statement in turn. The driver's tasks run on a thread of
 //! their own, which also notices a connection that ends while nobody uses it.
+//!
+//! A tenant who makes many requests at once waits for himself: his requests hold a few connections,
+//! and those of all tenants leave some to the server's own work, such as claims and renewals.
 
 use super::settings::PgSettings;
+use crate::limits::caller;
+use crate::tenants::Tenant;
 use crate::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,6 +25,11 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Row, Statement};
 
 /// The most connections of a process.
 const CONNECTIONS: usize = 8;
+/// The most connections that requests of all tenants hold at once. The others are for the server's
+/// own work.
+const OF_TENANTS: usize = 6;
+/// The most connections that requests of one tenant hold at once.
+pub(super) const OF_ONE_TENANT: usize = 3;
 /// How long a call waits for a connection that another one uses.
 const POOL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a statement may take, the wait for the network included. The server ends it earlier.
@@ -74,6 +84,9 @@ pub struct ConnectionPool {
     sender: String,
     state: Mutex<PoolState>,
     returned: Condvar,
+    /// Statements so far.
+    #[cfg(test)]
+    pub(super) round_trips: std::sync::atomic::AtomicUsize,
 }
 
 #[derive(Default)]
@@ -81,6 +94,84 @@ struct PoolState {
     free: Vec<Connection>,
     /// Connections that exist, the free ones included.
     open: usize,
+    /// How many of them requests of each tenant hold.
+    of_tenants: HashMap<Tenant, usize>,
+    /// Calls that wait for one.
+    waiting: usize,
+}
+
+impl PoolState {
+    /// Whether a request of a tenant, or else the server, may take a connection.
+    fn has_place(&self, tenant: Option<&Tenant>) -> bool {
+        let is_allowed = |tenant| {
+            let own = self.of_tenants.get(tenant).copied().unwrap_or(0);
+            own < OF_ONE_TENANT && self.of_tenants.values().sum::<usize>() < OF_TENANTS
+        };
+        (!self.free.is_empty() || self.open < CONNECTIONS) && tenant.is_none_or(is_allowed)
+    }
+
+    /// Takes a connection that was not lost meanwhile, or the place for a new one.
+    fn take(&mut self, tenant: Option<&Tenant>) -> Option<Connection> {
+        if let Some(tenant) = tenant {
+            *self.of_tenants.entry(tenant.clone()).or_default() += 1;
+        }
+        while let Some(connection) = self.free.pop() {
+            if !connection.client.is_closed() {
+                return Some(connection);
+            }
+            self.open -= 1;
+        }
+        self.open += 1;
+        None
+    }
+
+    /// Takes back the place of a connection, and the connection if it can be used again.
+    fn put(&mut self, tenant: Option<&Tenant>, connection: Option<Connection>) {
+        if let Some(held) = tenant.and_then(|tenant| self.of_tenants.get_mut(tenant)) {
+            *held -= 1;
+        }
+        self.of_tenants.retain(|_, held| *held > 0);
+        match connection {
+            Some(connection) => self.free.push(connection),
+            None => self.open -= 1,
+        }
+    }
+}
+
+/// A place in the pool that a call holds. It is free again when this is dropped, also by a panic.
+struct Held<'a> {
+    pool: &'a ConnectionPool,
+    tenant: Option<Tenant>,
+    /// Present unless connecting failed.
+    connection: Option<Connection>,
+    /// Whether the next call can use the connection.
+    is_usable: bool,
+}
+
+impl Held<'_> {
+    fn connection(&self) -> Result<&Connection> {
+        self.connection.as_ref().ok_or_else(|| Error::State { reason: "PostgreSQL: not connected".to_owned() })
+    }
+
+    /// Ends the use of the connection.
+    fn give_back(mut self, is_lost: bool) {
+        if is_lost {
+            // The others most likely ended with it.
+            let mut pool = self.pool.state();
+            pool.open -= pool.free.len();
+            pool.free.clear();
+        }
+        self.is_usable = !is_lost;
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let connection = self.connection.take().filter(|_| self.is_usable);
+        self.pool.state().put(self.tenant.as_ref(), connection);
+        // Several places may be free now, and not everybody may take them.
+        self.pool.returned.notify_all();
+    }
 }
 
 struct Connection {
@@ -98,7 +189,15 @@ impl ConnectionPool {
         getrandom::fill(&mut bytes)
             .map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
         let sender = u64::from_le_bytes(bytes).to_string();
-        Ok(Self { settings, runtime: Some(runtime), sender, state: Mutex::default(), returned: Condvar::new() })
+        Ok(Self {
+            settings,
+            runtime: Some(runtime),
+            sender,
+            state: Mutex::default(),
+            returned: Condvar::new(),
+            #[cfg(test)]
+            round_trips: Default::default(),
+        })
     }
 
     /// Runs a transaction. Until it is committed it can be repeated, so `work` may be called
@@ -141,26 +240,26 @@ impl ConnectionPool {
 
     /// Runs a statement that may take any time, and in no transaction.
     pub fn maintain(&self, sql: &str) -> Result<()> {
-        let connection = self.take()?;
-        let db = Db::new(self, &connection);
+        let held = self.take()?;
+        let db = Db::new(self, held.connection()?);
         let statements = ["SET statement_timeout = 0; SET lock_timeout = 0", sql, SESSION];
         let done = statements.iter().try_for_each(|sql| db.wait(None, db.connection.client.batch_execute(sql)));
         let is_lost = db.is_lost.get() || done.is_err();
-        self.give_back(connection, is_lost);
+        held.give_back(is_lost);
         done
     }
 
     fn attempt<T>(&self, work: impl Fn(&Db<'_>) -> Result<T>) -> Result<T> {
         for attempt in 1.. {
-            let connection = self.take()?;
-            let db = Db::new(self, &connection);
+            let held = self.take()?;
+            let db = Db::new(self, held.connection()?);
             let done = work(&db);
             if done.is_err() && !db.is_lost.get() {
                 // Outside a transaction this has no effect.
                 let _ = db.batch("ROLLBACK");
             }
             let (is_lost, is_conflict, repeatable) = (db.is_lost.get(), db.is_conflict.get(), db.repeatable.get());
-            self.give_back(connection, is_lost);
+            held.give_back(is_lost);
             if done.is_ok() || attempt == ATTEMPTS || !repeatable || !(is_lost || is_conflict) {
                 return done;
             }
@@ -172,42 +271,38 @@ impl ConnectionPool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Result<Connection> {
-        let waited = self
-            .returned
-            .wait_timeout_while(self.state(), POOL_TIMEOUT, |pool| pool.free.is_empty() && pool.open >= CONNECTIONS);
+    fn take(&self) -> Result<Held<'_>> {
+        let tenant = caller::tenant();
+        let mut pool = self.state();
+        pool.waiting += 1;
+        let none_left = |pool: &mut PoolState| !pool.has_place(tenant.as_ref());
+        let waited = self.returned.wait_timeout_while(pool, POOL_TIMEOUT, none_left);
         let (mut pool, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        while let Some(connection) = pool.free.pop() {
-            if !connection.client.is_closed() {
-                return Ok(connection);
-            }
-            pool.open -= 1;
-        }
-        if pool.open >= CONNECTIONS {
-            let reason = format!("all {CONNECTIONS} connections to PostgreSQL are in use");
+        pool.waiting -= 1;
+        if !pool.has_place(tenant.as_ref()) {
+            let whose = if tenant.is_some() { "for requests" } else { "of this server" };
+            let reason = format!("all connections to PostgreSQL {whose} are in use");
             return Err(Error::State { reason });
         }
-        pool.open += 1;
+        let connection = pool.take(tenant.as_ref());
         drop(pool);
-        let connected = self.connect();
-        if connected.is_err() {
-            self.state().open -= 1;
-            self.returned.notify_one();
+        let mut held = Held { pool: self, tenant, connection, is_usable: false };
+        if held.connection.is_none() {
+            held.connection = Some(self.connect()?);
         }
-        connected
+        Ok(held)
     }
 
-    fn give_back(&self, connection: Connection, is_lost: bool) {
-        let mut pool = self.state();
-        if is_lost {
-            // The others most likely ended with it.
-            pool.open -= 1 + pool.free.len();
-            pool.free.clear();
-        } else {
-            pool.free.push(connection);
-        }
-        drop(pool);
-        self.returned.notify_one();
+    /// How many calls wait for a connection.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
+    /// How many connections requests of a tenant hold.
+    #[cfg(test)]
+    pub(super) fn held_by(&self, tenant: &Tenant) -> usize {
+        self.state().of_tenants.get(tenant).copied().unwrap_or(0)
     }
 
     fn connect(&self) -> Result<Connection> {
@@ -337,6 +432,8 @@ impl<'a> Db<'a> {
                 None => Some(answer.await),
             }
         };
+        #[cfg(test)]
+        self.pool.round_trips.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match self.pool.runtime()?.block_on(limited) {
             Some(Ok(value)) => Ok(value),
             Some(Err(error)) => {

@@ -104,3 +104,33 @@ fn convert(value: Value, kind: &Type) -> Option<Box<dyn ToSql + Sync>> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::state::SqliteState;
+    use hetal_testkit::TempDir;
+    use std::collections::BTreeSet;
+
+    /// Columns that do not move: leases and backoffs.
+    const LEFT_BEHIND: [(&str, &str); 3] = [("jobs", "worker"), ("jobs", "until"), ("jobs", "not_before")];
+
+    /// A new column of SQLite moves too, or is left behind on purpose.
+    #[test]
+    fn every_column_moves() {
+        let dir = TempDir::new();
+        let path = dir.path().join("state.sqlite");
+        drop(SqliteState::open(&path).unwrap());
+        let db = Connection::open(&path).unwrap();
+        let sql = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c
+            WHERE t.type = 'table' AND t.name <> 'identity'";
+        let mut rows = db.prepare(sql).unwrap();
+        let found = rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))).unwrap();
+        let found = found.collect::<rusqlite::Result<BTreeSet<_>>>().unwrap();
+        let pair = |table: &str, column: &str| (table.to_owned(), column.trim().to_owned());
+        let moved = TABLES.iter().flat_map(|(table, columns)| columns.split(',').map(|column| pair(table, column)));
+        let known: BTreeSet<_> = moved.chain(LEFT_BEHIND.map(|(table, column)| pair(table, column))).collect();
+        assert_eq!(found, known);
+    }
+}

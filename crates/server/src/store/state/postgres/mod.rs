@@ -10,6 +10,8 @@ mod rows;
 mod schema;
 mod settings;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub(crate) use import::DatabaseIdentity;
@@ -28,7 +30,8 @@ use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use rows::*;
-use schema::{CLAIM_LOCK, OWNERSHIP_LOCK, lock};
+use schema::{CLAIM_LOCK, ERASED, OF_TENANTS, OWNERSHIP_LOCK, lock};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A state in PostgreSQL.
@@ -190,6 +193,10 @@ impl State for PgState {
         self.read(|db| find_upload(db, tenant, name))
     }
 
+    fn find_uploads(&self, tenant: &Tenant, names: &[BlobName]) -> Result<HashMap<BlobName, Upload>> {
+        self.read(|db| find_uploads(db, tenant, names))
+    }
+
     fn uploads(&self, tenant: &Tenant) -> Result<UploadList> {
         self.connections.transaction(Access::Snapshot, |db| {
             Ok(UploadList { uploads: list_uploads(db, tenant)?, bytes: used_bytes(db, tenant)? })
@@ -241,8 +248,10 @@ impl State for PgState {
             let open = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1 AND state < 3", tenant)?;
             let all = count(db, "SELECT COUNT(*) FROM jobs WHERE tenant = $1", tenant)?;
             check_job_quota(quota, open, all)?;
-            for name in job.spec.uploads() {
-                find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
+            let uploads: Vec<_> = job.spec.uploads().collect();
+            let found = find_uploads(db, tenant, &uploads)?;
+            if let Some(&name) = uploads.iter().find(|name| found.get(name).is_none_or(|upload| !upload.complete)) {
+                return Err(Error::NoBlob { name });
             }
             insert_job(db, tenant, job, self.now(db, now)?)?;
             db.announce()?;
@@ -266,13 +275,18 @@ impl State for PgState {
         self.write(|db| {
             if !lock_job(db, tenant, id)?.state.has_ended() {
                 let now = self.now(db, now)?;
+                let asked: bool = db.one("SELECT cancel FROM jobs WHERE id = $1", &[&&id.0[..]])?.try_get(0)?;
                 let sql = "UPDATE jobs SET cancel = TRUE, updated = $2, not_before = 0, rests = 0 WHERE id = $1";
                 db.execute(sql, &[&&id.0[..], &now])?;
                 let sql = "UPDATE jobs SET state = 5, token = token + 1 WHERE id = $1 AND until <= $2";
-                if db.execute(sql, &[&&id.0[..], &now])? > 0 {
+                let ends = db.execute(sql, &[&&id.0[..], &now])? > 0;
+                if ends {
                     add_event(db, &id.0, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
-                db.announce()?;
+                // Repetitions wake nobody.
+                if ends || !asked {
+                    db.announce()?;
+                }
             }
             find_summary(db, tenant, id)
         })
@@ -307,14 +321,20 @@ impl State for PgState {
         })
     }
 
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         self.write(|db| {
             let job = lock_job(db, tenant, id)?;
-            check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
-            let sql = "INSERT INTO verdicts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+            let given = find_verdict(db, id, round)?;
+            check_verdict(&job, round, verdict, given)?;
+            if given.is_some() {
+                // Repetitions wake nobody.
+                return Ok(false);
+            }
+            let sql = "INSERT INTO verdicts VALUES ($1, $2, $3)";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
             db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
-            db.announce()
+            db.announce()?;
+            Ok(true)
         })
     }
 
@@ -392,12 +412,13 @@ impl State for PgState {
             }
             if change.release {
                 // A job without a worker is not running.
-                // A worker that stops leaves its job to any other.
+                // A worker that stops leaves its job to any other. One that rests is still its own,
+                // so that it goes on when the worker starts again.
                 let sql = format!(
                     "UPDATE jobs SET worker = NULL, until = 0, state = CASE state WHEN 1 THEN 0 ELSE state END,
                         ready = {CLOCK}, last_worker = CASE WHEN $2 THEN NULL ELSE last_worker END WHERE number = $1"
                 );
-                db.execute(&sql, &[&number, &change.uncounted])?;
+                db.execute(&sql, &[&number, &(change.uncounted && change.backoff.is_none())])?;
             }
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
@@ -461,28 +482,26 @@ impl State for PgState {
                 });
             }
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads", "turns", "orphans"] {
+            for table in ERASED {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = $1"), &[&tenant.as_str()])?;
             }
             Ok((held, db.number("SELECT pg_current_xact_id()::text::bigint", &[])?))
         })?;
         self.wait_until_unseen(deletion)?;
         // Deleted content must not stay in the files of the tables.
-        self.connections.maintain(
-            "VACUUM (FULL) jobs, uploads, parts, orphans, turns, specs, checkpoints, uses, events, verdicts",
-        )?;
+        self.connections.maintain(&format!("VACUUM (FULL) {}", OF_TENANTS.join(", ")))?;
         Ok(held)
     }
 
     fn release_worker(&self, worker: &str) -> Result<()> {
         self.write(|db| {
-            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1,
-                state = CASE state WHEN 1 THEN 0 ELSE state END WHERE state < 3 AND worker = $1";
-            db.execute(sql, &[&storable(worker)])?;
-            let sql = "UPDATE jobs SET not_before = 0, rests = 0 WHERE state < 3 AND (not_before > 0 OR rests > 0)";
-            db.execute(sql, &[])?;
-            let sql = "SELECT number, progress FROM jobs WHERE state < 3 AND progress IS NOT NULL FOR UPDATE";
-            for row in db.all(sql, &[])? {
+            // Jobs of other workers are not touched, however often this one starts.
+            let own = "state < 3 AND (worker = $1 OR last_worker = $1)";
+            let sql =
+                format!("UPDATE jobs SET not_before = 0, rests = 0 WHERE {own} AND (not_before > 0 OR rests > 0)");
+            db.execute(&sql, &[&storable(worker)])?;
+            let sql = format!("SELECT number, progress FROM jobs WHERE {own} AND progress IS NOT NULL FOR UPDATE");
+            for row in db.all(&sql, &[&storable(worker)])? {
                 // Damaged progress is reported when the job itself is read.
                 if let Ok(progress @ v1::Progress { resting: true, .. }) =
                     v1::Progress::decode(row.try_get::<_, &[u8]>(1)?)
@@ -492,7 +511,9 @@ impl State for PgState {
                     db.execute(sql, &[&row.try_get::<_, i64>(0)?, &awake])?;
                 }
             }
-            Ok(())
+            let sql = "UPDATE jobs SET worker = NULL, until = 0, token = token + 1,
+                state = CASE state WHEN 1 THEN 0 ELSE state END WHERE state < 3 AND worker = $1";
+            db.execute(sql, &[&storable(worker)]).map(|_| ())
         })
     }
 
@@ -503,7 +524,7 @@ impl State for PgState {
     fn count_jobs(&self) -> Result<Vec<(JobState, u64)>> {
         self.read(|db| {
             let mut counted = Vec::new();
-            for row in db.all("SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state", &[])? {
+            for row in db.all(COUNT_JOBS, &[])? {
                 let (state, count) = (row.try_get(0)?, unsigned(&row, 1)?);
                 match numbered(&STATES, state, "a job's state") {
                     Ok(state) => counted.push((state, count)),

@@ -10,6 +10,7 @@ use hetal_learn::Verdict;
 use hetal_wire::{BlobName, JobId, v1};
 use prost::Message;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use tokio_postgres::Row;
 
 /// The present in milliseconds, by the database's clock and not by the beginning of the
@@ -57,11 +58,23 @@ pub fn lock_tenant(db: &Db<'_>, tenant: &Tenant) -> Result<()> {
     db.all("SELECT pg_advisory_xact_lock(hashtextextended('hetal tenant ' || $1, 0))", &[&tenant.as_str()]).map(|_| ())
 }
 
+fn parse_upload(row: &Row) -> Result<Upload> {
+    let name = BlobName::try_from(row.try_get::<_, &[u8]>(0)?).map_err(|_| corrupt("an upload's name"))?;
+    let kind = numbered(&KINDS, row.try_get(1)?, "an upload's kind")?;
+    Ok(Upload { name, kind, size: unsigned(row, 2)?, complete: row.try_get(3)? })
+}
+
 pub fn find_upload(db: &Db<'_>, tenant: &Tenant, name: BlobName) -> Result<Option<Upload>> {
-    let sql = "SELECT kind, size, complete FROM uploads WHERE tenant = $1 AND name = $2";
-    let Some(row) = db.optional(sql, &[&tenant.as_str(), &&name.0[..]])? else { return Ok(None) };
-    let kind = numbered(&KINDS, row.try_get(0)?, "an upload's kind")?;
-    Ok(Some(Upload { name, kind, size: unsigned(&row, 1)?, complete: row.try_get(2)? }))
+    let sql = "SELECT name, kind, size, complete FROM uploads WHERE tenant = $1 AND name = $2";
+    db.optional(sql, &[&tenant.as_str(), &&name.0[..]])?.as_ref().map(parse_upload).transpose()
+}
+
+/// Finds many uploads by one statement.
+pub fn find_uploads(db: &Db<'_>, tenant: &Tenant, names: &[BlobName]) -> Result<HashMap<BlobName, Upload>> {
+    let sql = "SELECT name, kind, size, complete FROM uploads WHERE tenant = $1 AND name = ANY ($2)";
+    let names: Vec<_> = names.iter().map(|name| name.0.to_vec()).collect();
+    let found = db.all(sql, &[&tenant.as_str(), &names])?;
+    found.iter().map(|row| parse_upload(row).map(|upload| (upload.name, upload))).collect()
 }
 
 /// All uploads of a tenant, each with the number of jobs that use it.
@@ -69,11 +82,7 @@ pub fn list_uploads(db: &Db<'_>, tenant: &Tenant) -> Result<Vec<(Upload, u64)>> 
     let sql = "SELECT name, kind, size, complete,
         (SELECT COUNT(*) FROM uses s WHERE s.tenant = u.tenant AND s.name = u.name)
         FROM uploads u WHERE tenant = $1 ORDER BY name";
-    let read = |row: Row| {
-        let name = BlobName::try_from(row.try_get::<_, &[u8]>(0)?).map_err(|_| corrupt("an upload's name"))?;
-        let kind = numbered(&KINDS, row.try_get(1)?, "an upload's kind")?;
-        Ok((Upload { name, kind, size: unsigned(&row, 2)?, complete: row.try_get(3)? }, unsigned(&row, 4)?))
-    };
+    let read = |row: Row| Ok((parse_upload(&row)?, unsigned(&row, 4)?));
     db.all(sql, &[&tenant.as_str()])?.into_iter().map(read).collect()
 }
 
@@ -161,9 +170,17 @@ pub fn lock_job(db: &Db<'_>, tenant: &Tenant, id: JobId) -> Result<JobSummary> {
     parse_summary(&db.optional(&sql, &[&tenant.as_str(), &&id.0[..]])?.ok_or(Error::NoJob { id })?)
 }
 
+/// The query of all jobs of the tenant `$1`, newest first.
+pub fn jobs_of_tenant() -> String {
+    format!("SELECT {SUMMARY} FROM jobs WHERE tenant = $1 ORDER BY number DESC")
+}
+
+/// The query of the number of jobs in each state.
+pub const COUNT_JOBS: &str = "SELECT state, COUNT(*) FROM jobs GROUP BY state ORDER BY state";
+
 /// All jobs of a tenant, newest first. An unreadable job does not hide the others.
 pub fn list_jobs(db: &Db<'_>, tenant: &Tenant) -> Result<Vec<JobSummary>> {
-    let sql = format!("SELECT {SUMMARY} FROM jobs WHERE tenant = $1 ORDER BY number DESC");
+    let sql = jobs_of_tenant();
     let mut jobs = Vec::new();
     for row in db.all(&sql, &[&tenant.as_str()])? {
         match parse_summary(&row) {
@@ -193,10 +210,9 @@ pub fn insert_job(db: &Db<'_>, tenant: &Tenant, job: &NewJob, now: i64) -> Resul
     let (id, request, body) = (&job.id.0[..], &job.request[..], &job.body[..]);
     let number = db.number(sql, &[&id, &tenant.as_str(), &request, &body, &label, &agreement, &now])?;
     db.execute("INSERT INTO specs VALUES ($1, $2)", &[&number, &work])?;
-    for name in job.spec.uploads() {
-        let sql = "INSERT INTO uses (job, tenant, name) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-        db.execute(sql, &[&id, &tenant.as_str(), &&name.0[..]])?;
-    }
+    let sql = "INSERT INTO uses (job, tenant, name) SELECT $1, $2, unnest($3::bytea[]) ON CONFLICT DO NOTHING";
+    let uploads: Vec<_> = job.spec.uploads().map(|name| name.0.to_vec()).collect();
+    db.execute(sql, &[&id, &tenant.as_str(), &uploads])?;
     add_event(db, id, v1::event::What::Queued(v1::Queued {}))
 }
 
@@ -238,10 +254,12 @@ pub fn delete_stale_turn(db: &Db<'_>, tenant: &Tenant) -> Result<()> {
     db.execute(sql, &[&tenant.as_str()]).map(|_| ())
 }
 
-/// Fails a job whose row cannot be read, so that the queue continues.
+/// Fails a job whose row cannot be read, so that the queue continues. The worker that had it last
+/// may still be there: it loses the job.
 pub fn fail_unreadable(db: &Db<'_>, number: i64, error: &Error) -> Result<()> {
     let reason = "the server's record of the job is damaged";
-    let sql = "UPDATE jobs SET state = 4, reason = $2 WHERE number = $1 RETURNING id";
+    let sql = "UPDATE jobs SET state = 4, reason = $2, worker = NULL, until = 0, token = token + 1
+        WHERE number = $1 RETURNING id";
     let row = db.one(sql, &[&number, &reason])?;
     let id: &[u8] = row.try_get(0)?;
     tracing::error!(job = hex(id), number, %error, "cannot read a job: it fails");

@@ -38,6 +38,12 @@ pub const OWNERSHIP_LOCK: i32 = 3;
 /// The lock of whoever looks at deadlines.
 pub const DEADLINE_LOCK: i32 = 4;
 
+/// Tables whose rows an erasure deletes by their tenant. Rows of the others go with them.
+pub const ERASED: [&str; 4] = ["jobs", "uploads", "turns", "orphans"];
+/// All tables that hold anything of tenants.
+pub const OF_TENANTS: [&str; 10] =
+    ["jobs", "uploads", "parts", "orphans", "turns", "specs", "checkpoints", "uses", "events", "verdicts"];
+
 /// Waits for an advisory lock, which ends with the transaction.
 pub fn lock(db: &Db<'_>, which: i32) -> Result<()> {
     db.all("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCK_CLASS, &which]).map(|_| ())
@@ -129,4 +135,44 @@ pub fn check_server(db: &Db<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::state::{PgSettings, PgState};
+    use hetal_testkit::postgres::Postgres;
+    use std::collections::BTreeSet;
+
+    /// An erasure reaches every table: a new one is in the lists of tables, or goes with a row of
+    /// another one.
+    #[test]
+    fn an_erasure_knows_all_tables_of_postgres() {
+        let Some(server) = Postgres::shared() else { return };
+        let url = server.database();
+        drop(PgState::open(PgSettings::new(&url, None, None).unwrap()).unwrap());
+        let words = |sql: &str| server.query(&url, sql).split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
+        let mut tables = words("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'");
+        for general in ["schema_version", "identity", "duties"] {
+            assert!(tables.remove(general), "{general}");
+        }
+        assert_eq!(tables, OF_TENANTS.map(str::to_owned).into());
+        let erased = ERASED.map(|table| format!("'{table}'::regclass")).join(", ");
+        let follow = format!(
+            "SELECT conrelid::regclass FROM pg_constraint WHERE contype = 'f' AND confdeltype = 'c'
+                AND confrelid IN ({erased})"
+        );
+        let mut reached = words(&follow);
+        reached.extend(ERASED.map(str::to_owned));
+        assert_eq!(tables, reached);
+    }
+
+    #[test]
+    fn the_formats_name_the_version_of_the_tables() {
+        let formats = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md");
+        let text = std::fs::read_to_string(formats).unwrap();
+        let version = format!("have version {}.{} ", version_of(&MIGRATIONS), MIGRATIONS.len());
+        assert!(text.contains(&version), "docs/formats.md does not say that the tables {version}");
+    }
 }

@@ -146,6 +146,11 @@ impl SharedState for PgState {
         Ok(self.autocommit(|db| db.execute(&sql, &[&duty.name(), &server, &(length as i64)]))? > 0)
     }
 
+    fn end_duty(&self, duty: Duty, server: &str) -> Result<()> {
+        let sql = "UPDATE duties SET until = 0 WHERE name = $1 AND holder = $2";
+        self.autocommit(|db| db.execute(sql, &[&duty.name(), &server])).map(|_| ())
+    }
+
     fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool> {
         let sql = format!(
             "INSERT INTO orphans VALUES ($1, $2, {CLOCK})

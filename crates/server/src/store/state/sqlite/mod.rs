@@ -19,7 +19,7 @@ use prost::Message;
 use readers::{ReaderPool, check_migration_space, check_writable};
 use rows::*;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use schema::MIGRATIONS;
+use schema::{ERASED, MIGRATIONS};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -312,13 +312,12 @@ impl State for SqliteState {
         })
     }
 
-    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<()> {
+    fn judge(&self, tenant: &Tenant, id: JobId, round: u32, verdict: Verdict) -> Result<bool> {
         self.write(|db| {
             let job = find_summary(db, tenant, id)?;
             check_verdict(&job, round, verdict, find_verdict(db, id, round)?)?;
             let sql = "INSERT OR IGNORE INTO verdicts VALUES (?1, ?2, ?3)";
-            db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])?;
-            Ok(())
+            Ok(db.execute(sql, params![id.0, round, number(&VERDICTS, verdict)])? > 0)
         })
     }
 
@@ -458,7 +457,7 @@ impl State for SqliteState {
     fn forget_tenant(&self, tenant: &Tenant) -> Result<TenantTotals> {
         let held = self.write(|db| {
             let held = tenant_totals(db, tenant)?;
-            for table in ["jobs", "uploads", "turns"] {
+            for table in ERASED {
                 db.execute(&format!("DELETE FROM {table} WHERE tenant = ?1"), [tenant.as_str()])?;
             }
             Ok(held)

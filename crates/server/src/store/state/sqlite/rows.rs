@@ -190,10 +190,12 @@ pub fn delete_stale_turns(db: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Fails a job whose row cannot be read, so that the queue continues.
+/// Fails a job whose row cannot be read, so that the queue continues. The worker that had it last
+/// may still be there: it loses the job.
 pub fn fail_unreadable(db: &Connection, number: i64, error: &Error) -> Result<()> {
     let reason = "the server's record of the job is damaged";
-    let sql = "UPDATE jobs SET state = 4, reason = ?2 WHERE number = ?1 RETURNING id";
+    let sql = "UPDATE jobs SET state = 4, reason = ?2, worker = NULL, until = 0, token = token + 1
+        WHERE number = ?1 RETURNING id";
     let id: Vec<u8> = db.query_row(sql, params![number, reason], |row| row.get(0))?;
     tracing::error!(job = hex(&id), number, %error, "cannot read a job: it fails");
     if let Ok(id) = JobId::try_from(&id[..]) {

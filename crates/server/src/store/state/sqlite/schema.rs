@@ -110,5 +110,43 @@ UPDATE jobs SET state = 0 WHERE state = 2;
 PRAGMA user_version = 8;
 ";
 
+/// Tables whose rows an erasure deletes by their tenant. Rows of the others go with them.
+pub const ERASED: [&str; 3] = ["jobs", "uploads", "turns"];
+
 /// The migration to each version from the one before.
 pub const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rusqlite::Connection;
+
+    /// An erasure reaches every table: a new one is in the list of tables, or goes with a row of
+    /// another one.
+    #[test]
+    fn an_erasure_knows_all_tables_of_sqlite() {
+        let db = Connection::open_in_memory().unwrap();
+        MIGRATIONS.iter().for_each(|step| db.execute_batch(step).unwrap());
+        let words = |sql: &str| {
+            let mut rows = db.prepare(sql).unwrap();
+            rows.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap).collect::<Vec<_>>()
+        };
+        let tables = words("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'identity'");
+        assert!(tables.len() > ERASED.len());
+        for table in tables {
+            let parents =
+                words(&format!("SELECT \"table\" FROM pragma_foreign_key_list('{table}') WHERE on_delete = 'CASCADE'"));
+            let is_erased = |table: &String| ERASED.contains(&table.as_str());
+            assert!(is_erased(&table) || parents.iter().any(is_erased), "rows of {table} survive an erasure");
+        }
+    }
+
+    #[test]
+    fn the_formats_name_the_version_of_the_database() {
+        let formats = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md");
+        let text = std::fs::read_to_string(formats).unwrap();
+        let version = format!("`PRAGMA user_version` {} ", MIGRATIONS.len());
+        assert!(text.contains(&version), "docs/formats.md does not name {version}");
+    }
+}
