@@ -144,7 +144,11 @@ impl SharedUploads {
         }
         let head = if number == 0 { bytes.iter().take(HEADER_LEN).copied().collect() } else { Vec::new() };
         let (hash, length) = (hash_of_part(&bytes, offset, *size), bytes.len() as u64);
-        let receipt = self.parts()?.put_part(&key, &store_id, number, bytes)?;
+        let Some(receipt) = self.parts()?.put_part(&key, &store_id, number, bytes)? else {
+            tracing::warn!(%key, "the store no longer has the parts of an upload: it is asked for again");
+            self.discard(writer, staged)?;
+            return Err(Error::Damaged { what: format!("upload {}", writer.hold.name) });
+        };
         let part = StoredPart { size: length, hash, receipt, head };
         self.state()?.add_part(hold, &part)?;
         hold.parts.push(part);
@@ -168,7 +172,8 @@ impl SharedUploads {
     pub fn finish(&self, writer: &PartWriter, staged: &Staged) -> Result<()> {
         let hold = &writer.hold;
         let key = BlobKey::new(&hold.tenant, Namespace::Uploads, hold.name);
-        if !self.parts()?.join(&key, hold.store_id.as_deref().unwrap_or_default(), &hold.parts)? {
+        let (id, state) = (hold.store_id.as_deref().unwrap_or_default(), self.state()?);
+        if !self.parts()?.join(&key, id, &hold.parts, &|| state.confirm_hold(hold))? {
             self.discard(writer, staged)?;
             return Err(Error::Damaged { what: format!("upload {}", hold.name) });
         }

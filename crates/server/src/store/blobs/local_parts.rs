@@ -5,10 +5,21 @@ use super::{BlobKey, Blobs, LocalBlobs, Namespace, PartStore, name_of_bytes};
 use crate::store::parts::StoredPart;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The folder of parts, beside that of blobs.
 const PARTS: &str = "parts";
+
+/// The error for a file that could not be written. A full disk is a limit, of which the client
+/// hears.
+fn not_written(path: &Path, error: &std::io::Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        return Error::file(path, error);
+    }
+    tracing::warn!(file = %path.display(), %error, "refused an upload: the disk is full");
+    Error::Limit { message: "the server has no disk space left: try again later".to_owned() }
+}
 
 impl LocalBlobs {
     /// The folder of a blob's parts.
@@ -36,7 +47,7 @@ impl PartStore for LocalBlobs {
         Ok("folder".to_owned())
     }
 
-    fn put_part(&self, key: &BlobKey, _: &str, number: usize, bytes: Vec<u8>) -> Result<String> {
+    fn put_part(&self, key: &BlobKey, _: &str, number: usize, bytes: Vec<u8>) -> Result<Option<String>> {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
             .map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
@@ -53,18 +64,18 @@ impl PartStore for LocalBlobs {
         if moved.is_err() {
             let _ = self.disk.remove(&scratch);
         }
-        moved.map(|()| receipt)
+        moved.map(|()| Some(receipt))
     }
 
-    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool> {
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart], confirm: &dyn Fn() -> Result<()>) -> Result<bool> {
         let scratch = self.scratch();
-        match self.concatenate(key, parts, &scratch) {
-            Ok(true) => self.adopt(key, &scratch)?,
-            failed => {
-                let _ = self.disk.remove(&scratch);
-                return failed.map_err(|e| Error::file(&scratch, e));
-            }
+        let joined = self.concatenate(key, parts, &scratch).map_err(|e| not_written(&scratch, &e));
+        let joined = joined.and_then(|is_whole| if is_whole { confirm().map(|()| true) } else { Ok(false) });
+        if !matches!(joined, Ok(true)) {
+            let _ = self.disk.remove(&scratch);
+            return joined;
         }
+        self.adopt(key, &scratch)?;
         if let Err(error) = self.discard(key, id) {
             tracing::warn!(%key, %error, "could not delete the parts of an upload: garbage collection does");
         }

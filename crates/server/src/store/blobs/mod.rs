@@ -148,11 +148,12 @@ pub trait PartStore: Send + Sync {
     /// Begins a blob. Returns the store's name for it.
     fn begin(&self, key: &BlobKey) -> Result<String>;
 
-    /// Stores a part durably. Returns a receipt.
-    fn put_part(&self, key: &BlobKey, id: &str, number: usize, bytes: Vec<u8>) -> Result<String>;
+    /// Stores a part durably. Returns a receipt; `None` if the store no longer knows the blob.
+    fn put_part(&self, key: &BlobKey, id: &str, number: usize, bytes: Vec<u8>) -> Result<Option<String>>;
 
-    /// Makes a blob of its parts. Returns false if the store no longer has them as they were.
-    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool>;
+    /// Makes a blob of its parts, if `confirm` succeeds right before. Returns false if the store no
+    /// longer has them as they were.
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart], confirm: &dyn Fn() -> Result<()>) -> Result<bool>;
 
     /// Deletes the parts of a blob that is not joined.
     fn discard(&self, key: &BlobKey, id: &str) -> Result<()>;

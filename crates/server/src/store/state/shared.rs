@@ -58,12 +58,14 @@ pub(crate) trait SharedState: Send + Sync {
     fn add_part(&self, hold: &UploadHold, part: &StoredPart) -> Result<()>;
     /// Forgets all parts.
     fn drop_parts(&self, hold: &UploadHold) -> Result<()>;
+    /// Fails if this hold was lost. Otherwise it lasts longer.
+    fn confirm_hold(&self, hold: &UploadHold) -> Result<()>;
     /// Marks the upload as complete and forgets its parts.
     fn finish_upload(&self, hold: &UploadHold) -> Result<()>;
     /// The bytes in parts of an upload.
     fn bytes_in_parts(&self, tenant: &Tenant, name: BlobName) -> Result<u64>;
-    /// Makes an upload that no job uses incomplete, and ends all rights to add to it. Returns the
-    /// blob store's name for it.
+    /// Makes an upload that no job uses incomplete, forgets its parts, and ends all rights to add
+    /// to it. Returns the blob store's name for it.
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
     /// The uploads with parts, with the names by which the blob store knows them.
     fn uploads_in_parts(&self, tenant: &Tenant) -> Result<Vec<(BlobName, String)>>;

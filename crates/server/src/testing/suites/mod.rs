@@ -6,5 +6,5 @@ mod failover;
 mod figures;
 mod moved;
 mod postgres;
-mod shared;
+pub mod shared;
 pub mod state;

@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::store::blobs::{name_of, read};
+use crate::store::disk::OsDisk;
 use crate::store::ownership::tests as ownership;
 use crate::store::parts::{STORED_PART_BYTES, StoredPart, hash_of_part, name_of_parts};
 use crate::store::state::SqliteState;
 use crate::testing::suites;
+use crate::testing::suites::shared::{Site, begin, content, finish, resume, send, shared};
 use hetal_testkit::TempDir;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -126,21 +128,69 @@ fn a_bucket_receives_parts() {
     let mut parts = Vec::new();
     for (number, part) in bytes.chunks(STORED_PART_BYTES as usize).enumerate() {
         let server = if number == 0 { &first } else { &second };
-        let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap();
+        let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap().unwrap();
         let hash = hash_of_part(part, number as u64 * STORED_PART_BYTES, bytes.len() as u64);
         parts.push(StoredPart { size: part.len() as u64, hash, receipt, head: Vec::new() });
     }
     assert_eq!(first.len(&key).unwrap(), None, "not before it is whole");
     assert_eq!(name_of_parts(&parts).unwrap(), key.name());
-    assert!(second.join(&key, &id, &parts).unwrap());
+    let confirm = || Ok(());
+    let refuse = || Err(Error::Fenced);
+    assert_eq!(second.join(&key, &id, &parts, &refuse), Err(Error::Fenced));
+    assert!(second.join(&key, &id, &parts, &confirm).unwrap());
     assert!(read(&first, &key, bytes.len() as u64).unwrap() == bytes);
     // Some stores answer 404 then, this one 403.
-    let is_joined = |joined| matches!(joined, Ok(true));
-    assert!(!is_joined(first.join(&key, &id, &parts)), "the parts are gone");
+    assert_eq!(first.join(&key, &id, &parts, &confirm), Ok(false), "the parts are gone");
+    assert_eq!(first.put_part(&key, &id, 0, b"a part".to_vec()), Ok(None));
     let id = PartStore::begin(&first, &key).unwrap();
     first.put_part(&key, &id, 0, b"a part".to_vec()).unwrap();
     second.discard(&key, &id).unwrap();
-    assert!(!is_joined(first.join(&key, &id, &parts)));
+    second.discard(&key, &id).unwrap();
+    assert_eq!(first.join(&key, &id, &parts, &confirm), Ok(false));
+    // A server that may not write at all does not take its parts for lost.
+    let stranger = bucket.open_with("some/where", "third", 0, |builder| builder.with_secret_access_key("wrong"));
+    assert!(matches!(stranger.put_part(&key, &id, 0, b"a part".to_vec()), Err(Error::Blobs { .. })));
+}
+
+/// A store that no longer knows the parts of an upload: a rule of the bucket removed them, before
+/// another part comes or before they are joined, or a server that was killed while it deleted the
+/// upload. The client sends the bytes again.
+#[test]
+fn an_upload_whose_parts_are_gone_begins_again() {
+    let Some(site) = Site::new() else { return };
+    let bucket = Bucket::new();
+    let server = site.uploads("first", Arc::new(bucket.open("some/where", "first")), Arc::new(OsDisk));
+    let (bytes, name) = (content(0), name_of(&content(0)));
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name);
+    let lose_parts = || {
+        let id = site.query("SELECT store_id FROM uploads");
+        server.blobs.parts().unwrap().discard(&key, &id).unwrap();
+    };
+    let sent = STORED_PART_BYTES as usize + 5;
+    let begin_again = || {
+        let (mut writer, held) = resume(&server, &bytes);
+        assert_eq!(held, 0);
+        send(&server, &mut writer, &bytes[..sent]).unwrap();
+        writer
+    };
+    let is_damaged = |refused: Error| assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+    let mut writer = begin_again();
+    lose_parts();
+    is_damaged(send(&server, &mut writer, &bytes[sent..]).unwrap_err());
+    drop(writer);
+    let mut writer = begin_again();
+    send(&server, &mut writer, &bytes[sent..]).unwrap();
+    lose_parts();
+    is_damaged(finish(&server, writer).unwrap_err());
+    drop(begin_again());
+    let id = shared(&site.database()).revoke_upload(&tenant("ann"), name).unwrap().unwrap();
+    server.blobs.parts().unwrap().discard(&key, &id).unwrap();
+    let mut writer = begin_again();
+    send(&server, &mut writer, &bytes[sent..]).unwrap();
+    finish(&server, writer).unwrap();
+    assert!(begin(&server, &bytes).complete);
+    server.delete(&tenant("ann"), name).unwrap();
+    assert_eq!(server.blobs.len(&key).unwrap(), None);
 }
 
 /// A key set that another server deleted does not stay on this one's disk.

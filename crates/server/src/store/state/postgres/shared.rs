@@ -46,9 +46,9 @@ fn change_held(db: &Db<'_>, hold: &UploadHold, change: &str) -> Result<()> {
     }
 }
 
-fn delete_parts(db: &Db<'_>, hold: &UploadHold) -> Result<()> {
+fn delete_parts(db: &Db<'_>, tenant: &Tenant, name: BlobName) -> Result<()> {
     let sql = "DELETE FROM parts WHERE tenant = $1 AND name = $2";
-    db.execute(sql, &[&hold.tenant.as_str(), &&hold.name.0[..]]).map(|_| ())
+    db.execute(sql, &[&tenant.as_str(), &&name.0[..]]).map(|_| ())
 }
 
 impl SharedState for PgState {
@@ -73,7 +73,7 @@ impl SharedState for PgState {
     fn begin_parts(&self, hold: &UploadHold, store_id: &str) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "complete = FALSE")?;
-            delete_parts(db, hold)?;
+            delete_parts(db, &hold.tenant, hold.name)?;
             let sql = "UPDATE uploads SET store_id = $3 WHERE tenant = $1 AND name = $2";
             db.execute(sql, &[&hold.tenant.as_str(), &&hold.name.0[..], &store_id]).map(|_| ())
         })
@@ -96,14 +96,18 @@ impl SharedState for PgState {
     fn drop_parts(&self, hold: &UploadHold) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "store_id = NULL")?;
-            delete_parts(db, hold)
+            delete_parts(db, &hold.tenant, hold.name)
         })
+    }
+
+    fn confirm_hold(&self, hold: &UploadHold) -> Result<()> {
+        self.write(|db| change_held(db, hold, "complete = FALSE"))
     }
 
     fn finish_upload(&self, hold: &UploadHold) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "complete = TRUE, store_id = NULL, holder = NULL")?;
-            delete_parts(db, hold)
+            delete_parts(db, &hold.tenant, hold.name)
         })
     }
 
@@ -121,10 +125,14 @@ impl SharedState for PgState {
             if db.number(sql, &[&tenant.as_str(), &&name.0[..]])? > 0 {
                 return Err(upload_in_use(name));
             }
-            let sql = "UPDATE uploads SET complete = FALSE, token = token + 1
-                WHERE tenant = $1 AND name = $2 RETURNING store_id";
-            let row = db.optional(sql, &[&tenant.as_str(), &&name.0[..]])?;
-            Ok(row.ok_or(Error::NoBlob { name })?.try_get(0)?)
+            let sql = "SELECT store_id FROM uploads WHERE tenant = $1 AND name = $2 FOR UPDATE";
+            let row = db.optional(sql, &[&tenant.as_str(), &&name.0[..]])?.ok_or(Error::NoBlob { name })?;
+            // A server that is killed before it deletes the row leaves an upload that begins again.
+            let sql = "UPDATE uploads SET complete = FALSE, token = token + 1, store_id = NULL
+                WHERE tenant = $1 AND name = $2";
+            db.execute(sql, &[&tenant.as_str(), &&name.0[..]])?;
+            delete_parts(db, tenant, name)?;
+            Ok(row.try_get(0)?)
         })
     }
 
