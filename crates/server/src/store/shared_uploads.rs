@@ -178,19 +178,37 @@ impl SharedUploads {
             return Err(Error::Damaged { what: format!("upload {}", hold.name) });
         }
         self.set_rest(&hold.tenant, hold.name, None);
-        self.state()?.finish_upload(hold)
+        let finished = state.finish_upload(hold);
+        if finished.is_err() {
+            // Another server may have deleted the upload before the blob was in its place.
+            self.delete_unknown(&hold.tenant, hold.name);
+        }
+        finished
     }
 
     /// Deletes an upload that no job uses: its bytes first. Whoever still receives it then finds
     /// that it is gone, and a job never finds it complete without its blob.
-    pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+    pub fn delete(&self, tenant: &Tenant, name: BlobName, staged: &Staged) -> Result<()> {
         let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let id = self.state()?.revoke_upload(tenant, name)?;
         self.set_rest(tenant, name, None);
-        if let Some(id) = id {
-            self.parts()?.discard(&key, &id)?;
+        self.parts()?.discard(&key, id.as_deref().unwrap_or_default())?;
+        self.blobs.delete(&key)?;
+        staged.discard()?;
+        self.database.delete_upload(tenant, name)?;
+        // Another server may have made a blob of the parts meanwhile.
+        self.delete_unknown(tenant, name);
+        Ok(())
+    }
+
+    /// Deletes the blob of an upload that does not exist. A new upload of the same bytes waits.
+    fn delete_unknown(&self, tenant: &Tenant, name: BlobName) {
+        let key = BlobKey::new(tenant, Namespace::Uploads, name);
+        let mut delete = || self.blobs.delete(&key);
+        let deleted = self.state().and_then(|state| state.delete_unneeded(tenant, name, |_| true, &mut delete));
+        if let Err(error) = deleted {
+            tracing::warn!(%key, %error, "could not delete a blob of no upload: garbage collection does");
         }
-        self.blobs.delete(&key)
     }
 
     /// Deletes all bytes of an upload.

@@ -256,9 +256,7 @@ impl Uploads {
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let staged = self.staging.lock(tenant, name)?;
         if let Some(shared) = &self.shared {
-            shared.delete(tenant, name)?;
-            staged.discard()?;
-            return self.state.delete_upload(tenant, name);
+            return shared.delete(tenant, name, &staged);
         }
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;

@@ -1,6 +1,6 @@
 //! What servers that share a database agree on, beside jobs.
 
-use super::Millis;
+use super::{Millis, Upload};
 use crate::Result;
 use crate::store::parts::StoredPart;
 use crate::tenants::Tenant;
@@ -67,6 +67,15 @@ pub(crate) trait SharedState: Send + Sync {
     /// Makes an upload that no job uses incomplete, forgets its parts, and ends all rights to add
     /// to it. Returns the blob store's name for it.
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
+    /// Calls `delete` if there is no upload of this name, or none that needs what it deletes. No
+    /// upload of the tenant begins meanwhile. Returns whether it did.
+    fn delete_unneeded(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        is_needed: fn(&Upload) -> bool,
+        delete: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool>;
     /// The uploads with parts, with the names by which the blob store knows them.
     fn uploads_in_parts(&self, tenant: &Tenant) -> Result<Vec<(BlobName, String)>>;
 

@@ -6,7 +6,7 @@ use super::schema::{DEADLINE_LOCK, lock};
 use super::{PgState, corrupt};
 use crate::store::parts::StoredPart;
 use crate::store::state::shared::{Duty, HOLD_MILLIS, SharedState, UploadHold};
-use crate::store::state::{Millis, upload_in_use};
+use crate::store::state::{Millis, Upload, upload_in_use};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -133,6 +133,24 @@ impl SharedState for PgState {
             db.execute(sql, &[&tenant.as_str(), &&name.0[..]])?;
             delete_parts(db, tenant, name)?;
             Ok(row.try_get(0)?)
+        })
+    }
+
+    fn delete_unneeded(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        is_needed: fn(&Upload) -> bool,
+        delete: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        self.connections.once(|db| {
+            // `delete` waits for the blobs, which may be slow.
+            db.batch("SET LOCAL idle_in_transaction_session_timeout = '5min'")?;
+            lock_tenant(db, tenant)?;
+            if find_upload(db, tenant, name)?.as_ref().is_some_and(is_needed) {
+                return Ok(false);
+            }
+            delete().map(|()| true)
         })
     }
 

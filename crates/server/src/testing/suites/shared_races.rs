@@ -1,0 +1,101 @@
+//! What several servers do to the same upload at once, and what a full disk does to it.
+#![allow(clippy::unwrap_used)]
+
+use super::hooked_disk::HookedDisk;
+use super::shared::*;
+use super::state::tenant;
+use crate::Error;
+use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
+use crate::store::disk::OsDisk;
+use crate::store::uploads::Uploads;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// A server whose blobs are on this disk.
+fn server_on(site: &Site, name: &str, disk: &Arc<HookedDisk>) -> Uploads {
+    let root = site.dir.path().join("blobs");
+    std::fs::create_dir_all(&root).unwrap();
+    let blobs: Arc<dyn Blobs> = Arc::new(LocalBlobs::on(Arc::<HookedDisk>::clone(disk), &root).unwrap());
+    site.uploads(name, blobs, Arc::new(OsDisk))
+}
+
+/// An upload is deleted while another server makes a blob of its parts: before the blob is in its
+/// place, or while the deletion goes on. Nothing is left.
+#[test]
+fn no_blob_of_a_deleted_upload_is_left() {
+    for deletion_ends_first in [true, false] {
+        let Some(site) = Site::new() else { return };
+        let [disk, staging] = [(); 2].map(|()| Arc::new(HookedDisk::new()));
+        let first = server_on(&site, "first", &disk);
+        let second = site.uploads("second", site.blobs("second"), Arc::<HookedDisk>::clone(&staging));
+        let (bytes, name) = (content(5), name_of(&content(5)));
+        let (mut writer, _) = resume(&first, &bytes);
+        send(&first, &mut writer, &bytes).unwrap();
+        let ((reached, is_reached), (go_on, may_go_on)) = (channel(), channel::<()>());
+        if !deletion_ends_first {
+            // The second server has deleted the blob, and not yet the row.
+            staging.before("remove", "second/ann", move || {
+                reached.send(()).unwrap();
+                may_go_on.recv().unwrap();
+            });
+        }
+        let (begun, deletes) = channel();
+        disk.before("rename", "/uploads/", move || {
+            let deleting = std::thread::spawn(move || second.delete(&tenant("ann"), name).unwrap());
+            match deletion_ends_first {
+                true => deleting.join().unwrap(),
+                false => {
+                    is_reached.recv().unwrap();
+                    begun.send(deleting).unwrap();
+                }
+            }
+        });
+        let refused = finish(&first, writer).unwrap_err();
+        assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+        if !deletion_ends_first {
+            go_on.send(()).unwrap();
+            deletes.recv().unwrap().join().unwrap();
+        }
+        assert_eq!((site.files(), &*site.query("SELECT COUNT(*) FROM uploads")), (0, "0"), "{deletion_ends_first}");
+    }
+}
+
+/// The same bytes are deleted, sent again and complete while another server makes a blob of the
+/// parts of before. They stay.
+#[test]
+fn a_blob_that_was_sent_again_stays() {
+    let Some(site) = Site::new() else { return };
+    let disk = Arc::new(HookedDisk::new());
+    let (first, second, bytes) = (server_on(&site, "first", &disk), site.server("second"), content(6));
+    let (mut writer, _) = resume(&first, &bytes);
+    send(&first, &mut writer, &bytes).unwrap();
+    let again = bytes.clone();
+    disk.before("rename", "/uploads/", move || {
+        second.delete(&tenant("ann"), name_of(&again)).unwrap();
+        let (mut writer, held) = resume(&second, &again);
+        assert_eq!(held, 0);
+        send(&second, &mut writer, &again).unwrap();
+        finish(&second, writer).unwrap();
+    });
+    finish(&first, writer).unwrap_err();
+    assert!(begin(&first, &bytes).complete);
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+    assert!(read(&*first.blobs, &key, 1 << 30).unwrap() == bytes);
+}
+
+/// A server that lost an upload while it joined the parts does not store the blob.
+#[test]
+fn who_lost_an_upload_stores_no_blob() {
+    let Some(site) = Site::new() else { return };
+    let (first, bytes) = (site.server("first"), content(7));
+    let (mut writer, _) = resume(&first, &bytes);
+    send(&first, &mut writer, &bytes).unwrap();
+    site.query("UPDATE uploads SET token = token + 1");
+    let refused = finish(&first, writer).unwrap_err();
+    assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+    assert_eq!(first.blobs.len(&key).unwrap(), None);
+    let (writer, held) = resume(&first, &bytes);
+    assert_eq!(held, bytes.len() as u64, "the parts are still there");
+    finish(&first, writer).unwrap();
+}
