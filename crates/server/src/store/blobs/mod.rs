@@ -57,6 +57,11 @@ impl BlobKey {
         self.name
     }
 
+    /// Which of the tenant's blobs it is among.
+    pub(crate) fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
     /// Whose blob it is.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant

@@ -7,9 +7,11 @@ use super::state::tenant;
 use crate::Error;
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
 use crate::store::disk::OsDisk;
-use crate::store::uploads::Uploads;
+use crate::store::shared_gc;
+use crate::store::uploads::{UploadProgress, Uploads};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// A server whose blobs are on this disk.
 fn server_on(site: &Site, name: &str, disk: &Arc<HookedDisk>) -> Uploads {
@@ -98,4 +100,41 @@ fn who_lost_an_upload_stores_no_blob() {
     let (writer, held) = resume(&first, &bytes);
     assert_eq!(held, bytes.len() as u64, "the parts are still there");
     finish(&first, writer).unwrap();
+}
+
+/// A client begins an upload whose blob is about to be deleted as garbage: it is not told that the
+/// upload is complete, or the blob stays.
+#[test]
+fn garbage_that_is_wanted_again_stays() {
+    let Some(site) = Site::new() else { return };
+    let (server, ann, bytes) = (site.server("first"), tenant("ann"), content(9));
+    let key = BlobKey::new(&ann, Namespace::Uploads, name_of(&bytes));
+    let collect = |blobs: &dyn Blobs| shared_gc::collect(&*site.database(), blobs, shared_gc::GRACE).unwrap();
+    let put = || {
+        server.blobs.put(&key, &bytes).unwrap();
+        assert_eq!(collect(&*server.blobs), 0);
+        site.query("UPDATE orphans SET since = since - 86400000");
+    };
+    // The row of the upload comes after the collection has looked for it.
+    put();
+    let row = format!("INSERT INTO uploads VALUES ('ann', '\\x{}', 0, {}, TRUE)", name_of(&bytes), bytes.len());
+    site.query(&format!(
+        "CREATE FUNCTION wanted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {row}; RETURN NEW; END $$;
+         CREATE TRIGGER wanted AFTER UPDATE ON orphans FOR EACH ROW EXECUTE FUNCTION wanted()"
+    ));
+    assert_eq!(collect(&*server.blobs), 0);
+    assert!(server.blobs.len(&key).unwrap().is_some() && begin(&server, &bytes).complete);
+    site.query("DROP TRIGGER wanted ON orphans");
+    server.delete(&ann, name_of(&bytes)).unwrap();
+    // The upload begins while the blob is being deleted.
+    put();
+    let (disk, again) = (Arc::new(HookedDisk::new()), bytes.clone());
+    let hooked = server_on(&site, "second", &disk);
+    let (begun, begins) = channel();
+    disk.before("remove", "/uploads/", move || {
+        begun.send(std::thread::spawn(move || begin(&server, &again))).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    assert_eq!(collect(&*hooked.blobs), 1);
+    assert_eq!(begins.recv().unwrap().join().unwrap(), UploadProgress { received: 0, complete: false });
 }
