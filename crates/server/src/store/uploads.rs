@@ -92,7 +92,7 @@ impl Uploads {
             return Err(Error::invalid(reason));
         }
         if self.state.upload(tenant, name)?.is_none() {
-            self.require_space(size)?;
+            self.require_space_for(size, size)?;
         }
         let upload = self.state.begin_upload(tenant, wanted, quota)?;
         // The blob was verified before the state recorded it. Whoever finds it missing or damaged
@@ -147,6 +147,18 @@ impl Uploads {
         Ok(())
     }
 
+    /// Refuses the rest of an upload that does not fit on the disk. Parts are copied when they are
+    /// joined.
+    fn require_space_for(&self, rest: u64, size: u64) -> Result<()> {
+        self.require_space(rest)?;
+        self.shared.as_ref().map_or(Ok(()), |shared| self.require_stored(shared, rest.saturating_add(size)))
+    }
+
+    /// Refuses bytes that do not fit into the blob store.
+    fn require_stored(&self, shared: &SharedUploads, bytes: u64) -> Result<()> {
+        shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
+    }
+
     /// Refuses bytes that do not fit on the disk.
     fn require_space(&self, bytes: u64) -> Result<()> {
         match &self.shared {
@@ -154,7 +166,7 @@ impl Uploads {
             // Less than a part of an upload is staged here.
             Some(shared) => {
                 self.require_free(self.staging.free()?, bytes.min(STORED_PART_BYTES))?;
-                shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
+                self.require_stored(shared, bytes)
             }
         }
     }
@@ -194,7 +206,7 @@ impl Uploads {
                 format!("the upload resumes at byte {offset}, but {held} bytes were received: begin it again");
             return Err(Error::Busy { message });
         }
-        self.require_space(upload.size - held)?;
+        self.require_space_for(upload.size - held, upload.size)?;
         Ok(Resumed::Partial(UploadWriter { upload, staged, file, held, parts: parts.map(Box::new) }))
     }
 
@@ -239,6 +251,7 @@ impl Uploads {
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
         }
+        self.require_stored(shared, upload.size)?;
         shared.finish(parts, staged)
     }
 

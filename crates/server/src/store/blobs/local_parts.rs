@@ -59,7 +59,7 @@ impl PartStore for LocalBlobs {
             file.write_all(&bytes)?;
             file.sync()
         };
-        let moved = write().map_err(|e: std::io::Error| Error::file(&scratch, e));
+        let moved = write().map_err(|e| not_written(&scratch, &e));
         let moved = moved.and_then(|()| self.move_to(&self.parts_of(key).join(&receipt), &scratch));
         if moved.is_err() {
             let _ = self.disk.remove(&scratch);

@@ -7,6 +7,7 @@ use super::state::tenant;
 use crate::Error;
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
 use crate::store::disk::OsDisk;
+use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_gc;
 use crate::store::uploads::{UploadProgress, Uploads};
 use std::sync::Arc;
@@ -100,6 +101,39 @@ fn who_lost_an_upload_stores_no_blob() {
     let (writer, held) = resume(&first, &bytes);
     assert_eq!(held, bytes.len() as u64, "the parts are still there");
     finish(&first, writer).unwrap();
+}
+
+/// Parts and the blob that is made of them need twice the space. On a full disk the client hears
+/// so, and the upload goes on when there is space again.
+#[test]
+fn a_full_disk_refuses_an_upload_in_parts() {
+    let Some(site) = Site::new() else { return };
+    let disk = Arc::new(HookedDisk::new());
+    let (server, bytes, size) = (server_on(&site, "first", &disk), content(8), content(8).len() as u64);
+    let is_limit = |error: &Error| matches!(error, Error::Limit { message } if message.contains("disk space"));
+    let scratch = || std::fs::read_dir(site.dir.path().join("blobs/scratch")).unwrap().count();
+    disk.set_capacity(2 * size - 1);
+    assert!(is_limit(&server.begin(&tenant("ann"), &wanted(&bytes), &LARGE).unwrap_err()));
+    disk.set_capacity(2 * size);
+    let (mut writer, _) = resume(&server, &bytes);
+    send(&server, &mut writer, &bytes[..1000]).unwrap();
+    disk.set_full(true);
+    assert!(is_limit(&send(&server, &mut writer, &bytes[1000..]).unwrap_err()));
+    disk.set_full(false);
+    drop(writer);
+    let (mut writer, held) = resume(&server, &bytes);
+    assert_eq!(held, STORED_PART_BYTES, "the whole part was kept");
+    send(&server, &mut writer, &bytes[held as usize..]).unwrap();
+    // Others used the space meanwhile.
+    disk.set_capacity(2 * size - 1);
+    assert!(is_limit(&finish(&server, writer).unwrap_err()));
+    disk.set_capacity(2 * size);
+    disk.set_full(true);
+    assert!(is_limit(&finish(&server, resume(&server, &bytes).0).unwrap_err()));
+    assert_eq!(scratch(), 0);
+    disk.set_full(false);
+    finish(&server, resume(&server, &bytes).0).unwrap();
+    assert!(begin(&server, &bytes).complete);
 }
 
 /// A client begins an upload whose blob is about to be deleted as garbage: it is not told that the
