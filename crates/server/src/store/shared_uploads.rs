@@ -14,7 +14,7 @@ use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::bytes::HEADER_LEN;
 use hetal_wire::BlobName;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -70,13 +70,8 @@ impl SharedUploads {
     pub fn new(database: &Arc<dyn Database>, blobs: &Arc<dyn Blobs>, server: &str) -> Option<Self> {
         database.shared().and(blobs.parts())?;
         let (database, blobs) = (Arc::clone(database), Arc::clone(blobs));
-        Some(Self {
-            database,
-            blobs,
-            server: server.to_owned(),
-            rests: Mutex::default(),
-            in_memory: PartsInMemory::default(),
-        })
+        let (server, rests, in_memory) = (server.to_owned(), Mutex::default(), PartsInMemory::default());
+        Some(Self { database, blobs, server, rests, in_memory })
     }
 
     fn state(&self) -> Result<&dyn SharedState> {
@@ -109,6 +104,35 @@ impl SharedUploads {
         let in_parts = self.state()?.bytes_in_parts(tenant, name)?;
         let rest_follows_parts = self.rest_begins(tenant, name) == Some(in_parts);
         Ok(in_parts + if rest_follows_parts { staging.received(tenant, name)? } else { 0 })
+    }
+
+    /// Whether this server is the last that received the upload and knows where its staged rest
+    /// begins. Otherwise the rest is of no use.
+    fn keeps_rest(&self, tenant: &Tenant, name: BlobName) -> Result<bool> {
+        let is_known = self.rest_begins(tenant, name).is_some();
+        Ok(is_known && self.state()?.is_received_by(tenant, name, &self.server)?)
+    }
+
+    /// Deletes staged rests of uploads that are complete or gone, or that went on elsewhere.
+    /// Returns their number.
+    pub fn collect_staged(&self, staging: &Staging) -> Result<usize> {
+        let (files, mut removed) = (staging.files()?, 0);
+        let mut rests: BTreeSet<_> = files.iter().cloned().collect();
+        rests.extend(self.rests.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned());
+        for (tenant, name) in rests {
+            if self.keeps_rest(&tenant, name)? {
+                continue;
+            }
+            // Whoever receives it now decides.
+            let Ok(staged) = staging.lock(&tenant, name) else { continue };
+            if !self.keeps_rest(&tenant, name)? {
+                staged.discard()?;
+                self.set_rest(&tenant, name, None);
+                removed += usize::from(files.contains(&(tenant, name)));
+            }
+        }
+        staging.remove_empty()?;
+        Ok(removed)
     }
 
     /// Takes the right to add to an upload. A staged rest that belongs elsewhere is deleted.
@@ -223,6 +247,14 @@ impl SharedUploads {
     /// Stores what is full. Returns the file for the next bytes if it is another one.
     pub fn flush(&self, writer: &mut PartWriter, staged: &Staged) -> Result<Option<Box<dyn AppendFile>>> {
         if writer.room() > 0 { Ok(None) } else { self.store_part(writer, staged).map(Some) }
+    }
+}
+
+#[cfg(test)]
+impl SharedUploads {
+    /// How many rests this server knows.
+    pub fn rests(&self) -> usize {
+        self.rests.lock().unwrap().len()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
+use crate::store::gc::collect_staged;
 use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_uploads::{PartWriter, SharedUploads};
 use crate::store::staging::{Staged, Staging};
@@ -262,6 +263,14 @@ impl Uploads {
         match self.state.distrust_upload(tenant, name) {
             Ok(()) => Error::DamagedUpload { name },
             Err(error) => error,
+        }
+    }
+
+    /// Deletes staged bytes that nobody goes on with here. Returns the number of deleted files.
+    pub fn collect_staged(&self) -> Result<usize> {
+        match &self.shared {
+            Some(shared) => shared.collect_staged(&self.staging),
+            None => collect_staged(&*self.state, &self.staging),
         }
     }
 

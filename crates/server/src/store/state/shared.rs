@@ -64,6 +64,8 @@ pub(crate) trait SharedState: Send + Sync {
     fn finish_upload(&self, hold: &UploadHold) -> Result<()>;
     /// The bytes in parts of an upload.
     fn bytes_in_parts(&self, tenant: &Tenant, name: BlobName) -> Result<u64>;
+    /// Whether a server is the last that received parts of an upload, which is not complete.
+    fn is_received_by(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<bool>;
     /// Makes an upload that no job uses incomplete, forgets its parts, and ends all rights to add
     /// to it. Returns the blob store's name for it.
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;

@@ -172,3 +172,38 @@ fn garbage_that_is_wanted_again_stays() {
     assert_eq!(collect(&*hooked.blobs), 1);
     assert_eq!(begins.recv().unwrap().join().unwrap(), UploadProgress { received: 0, complete: false });
 }
+
+/// What is staged here of uploads that ended or went on elsewhere goes, and nothing else does.
+#[test]
+fn staged_rests_do_not_pile_up() {
+    let Some(site) = Site::new() else { return };
+    let (first, second, ann) = (site.server("first"), site.server("second"), tenant("ann"));
+    let contents = [10, 11, 12, 13].map(content);
+    let [deleted, moved, completed, own] = &contents;
+    let receive = |bytes: &[u8]| {
+        let (mut writer, _) = resume(&first, bytes);
+        send(&first, &mut writer, &bytes[..1000]).unwrap();
+        writer
+    };
+    for bytes in [deleted, moved, completed] {
+        drop(receive(bytes));
+    }
+    let writer = receive(own);
+    assert_eq!((first.collect_staged().unwrap(), first.staging.files().unwrap().len()), (0, 4));
+    site.query("UPDATE uploads SET held_until = 0");
+    second.delete(&ann, name_of(deleted)).unwrap();
+    drop(resume(&second, moved));
+    let (mut there, held) = resume(&second, completed);
+    assert_eq!(held, 0);
+    send(&second, &mut there, completed).unwrap();
+    finish(&second, there).unwrap();
+    assert_eq!(first.collect_staged().unwrap(), 3);
+    assert_eq!(first.staging.files().unwrap(), [(ann.clone(), name_of(own))]);
+    assert_eq!(first.shared.as_ref().unwrap().rests(), 1);
+    drop(writer);
+    assert_eq!((first.collect_staged().unwrap(), resume(&first, own).1), (0, 1000));
+    // After a restart nobody knows where a rest begins.
+    let again = site.server("first");
+    assert_eq!((again.collect_staged().unwrap(), again.staging.files().unwrap().len()), (1, 0));
+    assert!(!site.dir.path().join("first/ann").exists(), "no name of a tenant stays");
+}

@@ -117,6 +117,11 @@ impl SharedState for PgState {
         self.read(|db| unsigned(&db.one(sql, &[&tenant.as_str(), &&name.0[..]])?, 0))
     }
 
+    fn is_received_by(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<bool> {
+        let sql = "SELECT COUNT(*) FROM uploads WHERE tenant = $1 AND name = $2 AND holder = $3 AND NOT complete";
+        self.read(|db| Ok(db.number(sql, &[&tenant.as_str(), &&name.0[..], &server])? > 0))
+    }
+
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>> {
         self.write(|db| {
             // A job that is created meanwhile would use it.
