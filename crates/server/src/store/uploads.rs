@@ -290,11 +290,12 @@ impl Uploads {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::store::blobs::LocalFile;
     use crate::store::disk::OsDisk;
     use crate::store::state::{BlobKind, MemoryState};
     use hetal_testkit::TempDir;
     use std::collections::BTreeSet;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// A bucket that cannot be reached.
     struct LostBucket;
@@ -319,7 +320,7 @@ mod tests {
         fn len(&self, _: &BlobKey) -> Result<Option<u64>> {
             unreachable()
         }
-        fn local(&self, _: &BlobKey) -> Result<Option<PathBuf>> {
+        fn local(&self, _: &BlobKey) -> Result<Option<LocalFile>> {
             unreachable()
         }
         fn delete(&self, _: &BlobKey) -> Result<()> {

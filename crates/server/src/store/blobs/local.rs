@@ -1,7 +1,7 @@
 //! Blobs in a folder. A blob is written to a scratch file, synced and renamed, and its folder is
 //! synced. It is stored completely or not at all.
 
-use super::{BlobKey, Blobs, Namespace, PartStore, folder, name_of_bytes};
+use super::{BlobKey, Blobs, LocalFile, Namespace, PartStore, folder, name_of_bytes};
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -71,7 +71,18 @@ impl LocalBlobs {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
-    fn path(&self, key: &BlobKey) -> PathBuf {
+    /// Deletes the folders of a tenant's blobs, as far as they are empty.
+    #[cfg(feature = "s3")]
+    pub(super) fn remove_empty(&self, tenant: &Tenant, namespace: Namespace) {
+        let mut lasting = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        for folder in self.namespace(tenant, namespace).ancestors().take_while(|folder| !folder.ends_with("tenants")) {
+            lasting.remove(folder);
+            // Fails if it is not empty.
+            let _ = self.disk.remove_folder(folder);
+        }
+    }
+
+    pub(super) fn path(&self, key: &BlobKey) -> PathBuf {
         self.root.join("tenants").join(key.to_string())
     }
 
@@ -179,8 +190,8 @@ impl Blobs for LocalBlobs {
         self.disk.len(&path).map_err(|e| Error::file(&path, e))
     }
 
-    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
-        Ok(self.len(key)?.map(|_| self.path(key)))
+    fn local(&self, key: &BlobKey) -> Result<Option<LocalFile>> {
+        Ok(self.len(key)?.map(|_| LocalFile::lasting(self.path(key))))
     }
 
     fn delete(&self, key: &BlobKey) -> Result<()> {

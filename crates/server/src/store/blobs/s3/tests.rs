@@ -8,6 +8,7 @@ use crate::store::ownership::tests as ownership;
 use crate::store::parts::{STORED_PART_BYTES, StoredPart, hash_of_part, name_of_parts};
 use crate::store::state::SqliteState;
 use crate::testing::suites;
+use crate::testing::suites::hooked_disk::HookedDisk;
 use crate::testing::suites::shared::{Site, begin, content, finish, resume, send, shared};
 use hetal_testkit::TempDir;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -193,6 +194,46 @@ fn an_upload_whose_parts_are_gone_begins_again() {
     assert_eq!(server.blobs.len(&key).unwrap(), None);
 }
 
+/// Copies of key sets make room for another one: the one that was used longest ago first, and none
+/// that is in use.
+#[test]
+fn copies_make_room_for_others() {
+    let bucket = Bucket::new();
+    let (mut blobs, folder) = (bucket.open_with("", "local", 1000, |builder| builder), bucket.dir.path().join("local"));
+    let disk = Arc::new(HookedDisk::new());
+    blobs.local = LocalBlobs::on(Arc::<HookedDisk>::clone(&disk), &folder).unwrap();
+    disk.set_capacity(1000 + 3 * 4000);
+    let keys = [1, 2, 3, 4, 5].map(|seed| {
+        let bytes = [seed; 4000];
+        let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+        blobs.put(&key, &bytes).unwrap();
+        key
+    });
+    let copied =
+        |wanted: [bool; 5]| assert_eq!(keys.clone().map(|key| blobs.local.len(&key).unwrap().is_some()), wanted);
+    let used = blobs.local(&keys[0]).unwrap().unwrap();
+    for key in [1, 2, 1] {
+        blobs.local(&keys[key]).unwrap().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    copied([true, true, true, false, false]);
+    let fourth = blobs.local(&keys[3]).unwrap().unwrap();
+    copied([true, true, false, true, false]);
+    let second = blobs.local(&keys[1]).unwrap().unwrap();
+    // Three are in use, so there is no room.
+    assert!(matches!(blobs.local(&keys[4]), Err(Error::Busy { .. })));
+    drop(fourth);
+    // The one that is not in use would not make room enough.
+    disk.set_capacity(3 * 4000);
+    assert!(matches!(blobs.local(&keys[4]), Err(Error::Busy { .. })));
+    copied([true, true, false, true, false]);
+    drop(second);
+    disk.set_capacity(1000 + 3 * 4000);
+    blobs.local(&keys[4]).unwrap().unwrap();
+    copied([true, true, false, false, true]);
+    assert_eq!(std::fs::read(&used).unwrap(), [1; 4000]);
+}
+
 /// A key set that another server deleted does not stay on this one's disk.
 #[test]
 fn copies_go_with_their_uploads() {
@@ -201,13 +242,16 @@ fn copies_go_with_their_uploads() {
     let keys = [&b"hello"[..], b"world"].map(|bytes| {
         let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(bytes));
         first.put(&key, bytes).unwrap();
-        (key.clone(), second.local(&key).unwrap().unwrap())
+        (key.clone(), second.local(&key).unwrap().unwrap().to_path_buf())
     });
     first.delete(&keys[0].0).unwrap();
     let is_needed = |_: &Tenant, name| Ok(name == keys[1].0.name());
     assert_eq!(second.drop_copies(&is_needed).unwrap(), 1);
     assert!(!keys[0].1.exists() && keys[1].1.exists());
     assert!(second.len(&keys[1].0).unwrap().is_some(), "only copies go");
+    // Nor does the name of a tenant who is forgotten.
+    assert_eq!(second.drop_copies(&|_, _| Ok(false)).unwrap(), 1);
+    assert_eq!(std::fs::read_dir(bucket.dir.path().join("second/tenants")).unwrap().count(), 0);
 }
 
 /// What a proxy does with a connection to the store.
@@ -333,7 +377,7 @@ fn a_blob_is_copied_once() {
     let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
     let half = || std::fs::read_dir(bucket.dir.path().join("local/scratch")).unwrap().count();
     bucket.damage(&blobs, &key);
-    assert_eq!(blobs.local(&key), Err(Error::Damaged { what: key.to_string() }));
+    assert_eq!(blobs.local(&key).err(), Some(Error::Damaged { what: key.to_string() }));
     assert_eq!(half(), 0);
     blobs.put(&key, b"hello").unwrap();
     std::thread::scope(|scope| {
