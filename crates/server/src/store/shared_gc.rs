@@ -9,6 +9,7 @@ use crate::store::state::{Database, Millis, SharedState};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How long nobody references what is deleted.
 pub const GRACE: Millis = 24 * 3_600_000;
@@ -75,6 +76,9 @@ pub fn collect(database: &dyn Database, blobs: &dyn Blobs, grace: Millis) -> Res
         }
     }
     waiting.iter().try_for_each(|(tenant, places)| shared.forget_orphans_except(tenant, places))?;
+    if let Some(parts) = blobs.parts() {
+        removed += parts.delete_scratch(Duration::from_millis(grace))?;
+    }
     Ok(removed)
 }
 

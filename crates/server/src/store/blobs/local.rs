@@ -2,7 +2,7 @@
 //! synced. It is stored completely or not at all.
 
 use super::{BlobKey, Blobs, LocalFile, Namespace, PartStore, folder, name_of_bytes};
-use crate::store::disk::{Disk, OsDisk};
+use crate::store::disk::{AppendFile, Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -64,6 +64,25 @@ impl LocalBlobs {
     /// A new path in the scratch folder.
     pub(super) fn scratch(&self) -> PathBuf {
         self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Creates a file in the scratch folder. Another server may have deleted the folder of one that
+    /// was suspended for days.
+    pub(super) fn create(&self, scratch: &Path) -> std::io::Result<Box<dyn AppendFile>> {
+        match self.disk.append(scratch) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                self.disk.make_folder(&self.scratch)?;
+                self.disk.append(scratch)
+            }
+            file => file,
+        }
+    }
+
+    /// The scratch folders of other servers.
+    pub(super) fn foreign_scratch(&self) -> Result<Vec<PathBuf>> {
+        let is_scratch = |name: &String| name.strip_prefix(SCRATCH).is_some_and(|rest| rest.starts_with('-'));
+        let folders = self.names(&self.root)?.into_iter().filter(is_scratch).map(|name| self.root.join(name));
+        Ok(folders.filter(|folder| *folder != self.scratch).collect())
     }
 
     /// Free disk space in bytes.
@@ -148,7 +167,7 @@ impl Blobs for LocalBlobs {
         }
         let scratch = self.scratch();
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(bytes)?;
             file.sync()
         };
@@ -269,7 +288,7 @@ impl Blobs for LocalBlobs {
         }
         let (path, scratch) = (self.root.join(OWNER), self.scratch());
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(after.as_bytes())?;
             file.sync()?;
             self.disk.rename(&scratch, &path)

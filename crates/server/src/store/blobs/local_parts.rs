@@ -7,6 +7,7 @@ use crate::tenants::Tenant;
 use crate::{Error, Result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of parts, beside that of blobs.
 const PARTS: &str = "parts";
@@ -30,7 +31,7 @@ impl LocalBlobs {
     /// Writes all parts behind each other into a synced file.
     fn concatenate(&self, key: &BlobKey, parts: &[StoredPart], to: &Path) -> std::io::Result<bool> {
         let folder = self.parts_of(key);
-        let mut file = self.disk.append(to)?;
+        let mut file = self.create(to)?;
         for part in parts {
             let Some(mut reader) = self.disk.read(&folder.join(&part.receipt), 0)? else { return Ok(false) };
             std::io::copy(&mut reader, &mut file)?;
@@ -55,7 +56,7 @@ impl PartStore for LocalBlobs {
         let receipt = format!("{number}-{:016x}", u64::from_le_bytes(random));
         let scratch = self.scratch();
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(&bytes)?;
             file.sync()
         };
@@ -104,6 +105,31 @@ impl PartStore for LocalBlobs {
             found.extend(names.map(|name| BlobKey::new(&tenant, Namespace::Uploads, name)));
         }
         Ok(found)
+    }
+
+    /// A server that runs writes the owner of the blobs once a minute, and so changes its folder.
+    fn delete_scratch(&self, age: Duration) -> Result<usize> {
+        let (own, mut deleted) = (self.scratch(), 0);
+        // The file system's clock may be another one.
+        let now = self.create(&own).and_then(|_| std::fs::metadata(&own)?.modified());
+        let _ = self.disk.remove(&own);
+        let now = now.map_err(|e| Error::file(&own, e))?;
+        for folder in self.foreign_scratch()? {
+            let files: Vec<_> = self.names(&folder)?.into_iter().map(|name| folder.join(name)).collect();
+            let is_old = |path: &PathBuf| {
+                let time = std::fs::metadata(path).and_then(|found| found.modified());
+                time.is_ok_and(|time| now.duration_since(time).is_ok_and(|passed| passed > age))
+            };
+            if !files.iter().chain([&folder]).all(is_old) {
+                continue;
+            }
+            for file in &files {
+                self.disk.remove(file).map_err(|e| Error::file(file, e))?;
+                deleted += 1;
+            }
+            self.disk.remove_folder(&folder).map_err(|e| Error::file(&folder, e))?;
+        }
+        Ok(deleted)
     }
 
     fn free(&self) -> Result<Option<u64>> {

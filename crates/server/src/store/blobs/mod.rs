@@ -22,6 +22,7 @@ use std::io::Read;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Who a blob belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -197,6 +198,12 @@ pub trait PartStore: Send + Sync {
 
     /// Blobs with parts, as far as the store lists them.
     fn unfinished(&self) -> Result<Vec<BlobKey>>;
+
+    /// Deletes what servers that are gone were writing. They have written nothing for longer than
+    /// `age`. Returns the number of files.
+    fn delete_scratch(&self, _age: Duration) -> Result<usize> {
+        Ok(0)
+    }
 
     /// Free space in bytes, if the store knows.
     fn free(&self) -> Result<Option<u64>>;

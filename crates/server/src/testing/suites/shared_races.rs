@@ -10,9 +10,10 @@ use crate::store::disk::OsDisk;
 use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_gc;
 use crate::store::uploads::{UploadProgress, Uploads};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A server whose blobs are on this disk.
 fn server_on(site: &Site, name: &str, disk: &Arc<HookedDisk>) -> Uploads {
@@ -171,6 +172,37 @@ fn garbage_that_is_wanted_again_stays() {
     });
     assert_eq!(collect(&*hooked.blobs), 1);
     assert_eq!(begins.recv().unwrap().join().unwrap(), UploadProgress { received: 0, complete: false });
+}
+
+/// Makes a file or a folder look as old as this.
+fn age(path: &Path, hours: u64) {
+    let time = SystemTime::now() - Duration::from_secs(3600 * hours);
+    std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// Scratch folders of servers that are gone go after a day. Servers renew the mark of the blobs
+/// once a minute, and so change theirs.
+#[test]
+fn scratch_folders_of_lost_servers_go() {
+    let Some(site) = Site::new() else { return };
+    let (database, blobs, root) = (site.database(), site.blobs("first"), site.dir.path().join("blobs"));
+    for (server, of_folder, of_file) in [("gone", 30, 25), ("writes", 30, 1), ("renews", 1, 30), ("first", 30, 30)] {
+        let folder = root.join(format!("scratch-{server}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("7"), b"half a blob").unwrap();
+        age(&folder.join("7"), of_file);
+        age(&folder, of_folder);
+    }
+    assert_eq!(shared_gc::collect(&*database, &*blobs, shared_gc::GRACE).unwrap(), 1);
+    let left = |server: &str| root.join(format!("scratch-{server}/7")).exists();
+    assert_eq!(["gone", "writes", "renews", "first"].map(left), [false, true, true, true]);
+    assert!(!root.join("scratch-gone").exists());
+    // A server that was only suspended makes its folder again.
+    let resumed = site.blobs("gone");
+    std::fs::remove_dir(root.join("scratch-gone")).unwrap();
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
+    resumed.put(&key, b"hello").unwrap();
+    assert_eq!(read(&*blobs, &key, 5).unwrap(), b"hello");
 }
 
 /// What is staged here of uploads that ended or went on elsewhere goes, and nothing else does.
