@@ -88,6 +88,8 @@ pub(crate) trait SharedState: Send + Sync {
     fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;
     /// Forgets the places of a tenant that are not listed: they are referenced again, or gone.
     fn forget_orphans_except(&self, tenant: &Tenant, places: &[String]) -> Result<()>;
+    /// The servers that hold uploads, jobs or duties, or did so last.
+    fn servers(&self) -> Result<Vec<String>>;
     /// The tenants of recorded orphans.
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>>;
 

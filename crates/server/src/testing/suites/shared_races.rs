@@ -5,11 +5,13 @@ use super::hooked_disk::HookedDisk;
 use super::shared::*;
 use super::state::tenant;
 use crate::Error;
+use crate::config::{Config, StateConfig};
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
 use crate::store::disk::OsDisk;
 use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_gc;
 use crate::store::uploads::{UploadProgress, Uploads};
+use crate::tenants::erasure::forget_tenant;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -238,4 +240,37 @@ fn staged_rests_do_not_pile_up() {
     let again = site.server("first");
     assert_eq!((again.collect_staged().unwrap(), again.staging.files().unwrap().len()), (1, 0));
     assert!(!site.dir.path().join("first/ann").exists(), "no name of a tenant stays");
+}
+
+/// An erasure does not search the folders of other servers, and says so. It is repeated with each,
+/// or the servers delete what they have when they run.
+#[test]
+fn an_erasure_names_the_folders_of_other_servers() {
+    let Some(site) = Site::new() else { return };
+    let (ann, root) = (tenant("ann"), site.dir.path());
+    let config = |name: &str| {
+        let state = StateConfig { url: Some(site.url.clone()), ..StateConfig::default() };
+        Config { folder: root.join(name), blobs: Some(root.join("blobs")), state, ..Config::default() }
+    };
+    ["first", "second", "third"].iter().for_each(|name| std::fs::create_dir(root.join(name)).unwrap());
+    let [second, third] =
+        ["second", "third"].map(|name| site.uploads(&format!("{name}/staging"), site.blobs(name), Arc::new(OsDisk)));
+    for server in [&second, &third] {
+        let bytes = content(14);
+        site.query("UPDATE uploads SET held_until = 0");
+        let (mut writer, held) = resume(server, &bytes);
+        send(server, &mut writer, &bytes[held as usize..][..STORED_PART_BYTES as usize + 1000]).unwrap();
+    }
+    std::fs::create_dir(root.join("blobs/scratch-killed")).unwrap();
+    std::fs::write(root.join("blobs/scratch-killed/7"), b"half a blob").unwrap();
+    let staged = |name: &str| root.join(name).join("staging/ann").exists();
+    let gone = forget_tenant(&config("first"), &ann, false).unwrap();
+    assert!(gone.found_in.is_empty() && gone.uploads == 1, "{gone:?}");
+    let scratch = root.join("blobs/scratch-killed").display().to_string();
+    assert_eq!(gone.not_searched, ["the folder of server third/staging".to_owned(), scratch.clone()]);
+    assert!(staged("second") && staged("third"));
+    let gone = forget_tenant(&config("second"), &ann, false).unwrap();
+    assert!(gone.partial_uploads == 1 && gone.not_searched == [scratch] && !staged("second"), "{gone:?}");
+    assert_eq!(third.collect_staged().unwrap(), 1);
+    assert!(!staged("third"));
 }

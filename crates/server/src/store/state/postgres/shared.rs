@@ -191,6 +191,13 @@ impl SharedState for PgState {
         self.autocommit(|db| db.execute(sql, &[&tenant.as_str(), &places])).map(|_| ())
     }
 
+    fn servers(&self) -> Result<Vec<String>> {
+        let sql = "SELECT holder FROM uploads WHERE holder IS NOT NULL UNION SELECT holder FROM duties
+            WHERE holder IS NOT NULL UNION SELECT last_worker FROM jobs WHERE last_worker IS NOT NULL
+            UNION SELECT worker FROM jobs WHERE worker IS NOT NULL ORDER BY 1";
+        self.read(|db| db.all(sql, &[])?.iter().map(|row| Ok(row.try_get(0)?)).collect())
+    }
+
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>> {
         let rows = self.read(|db| db.all("SELECT DISTINCT tenant FROM orphans", &[]))?;
         let parse = |row: &Row| Tenant::try_from(row.try_get::<_, String>(0)?).map_err(|_| corrupt("a tenant"));
