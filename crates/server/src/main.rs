@@ -284,6 +284,13 @@ fn check(config: &Config) -> Result<()> {
 fn forget(config: &Config, tenant: &str, even_if_configured: bool) -> Result<()> {
     let report = hetal_server::forget_tenant(config, &Tenant::try_from(tenant.to_owned())?, even_if_configured)?;
     println!("{}", serde_json::to_string(&report).map_err(Error::failed)?);
+    if !report.not_searched.is_empty() {
+        eprintln!(
+            "hetal-server: not searched: {}. Stop all processes of the site, and repeat the command with --folder for \
+             each of their folders",
+            report.not_searched.join(", ")
+        );
+    }
     if report.found_in.is_empty() {
         return Ok(());
     }

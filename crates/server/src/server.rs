@@ -154,6 +154,7 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
         reserve_bytes: config.bounds.spare_bytes,
         shared,
     };
+    duties::tidy(&uploads, &*database);
     let service = Service::new(core, tenants, uploads, audit);
     let mut server = sockets.serve(Arc::new(service), worker, Arc::clone(&database), lock, &devices);
     server.spawn_threads(&devices, database, renewal_interval)?;
@@ -301,8 +302,9 @@ impl Server {
             let timeouts = VerdictTimeouts::new(worker.core.config.bounds.verdict_seconds, Some(shared));
             self.threads.push(thread("verdict-timeout".to_owned(), move || timeouts.watch(&worker))?);
         }
-        let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&database));
-        self.threads.push(thread("garbage".to_owned(), move || duties::run_garbage_duty(&worker, &*shared))?);
+        let (worker, service, shared) = (Arc::clone(&self.worker), Arc::clone(&self.service), Arc::clone(&database));
+        let collect = move || duties::run_garbage_duty(&worker, &service.uploads, &*shared);
+        self.threads.push(thread("garbage".to_owned(), collect)?);
         let worker = Arc::clone(&self.worker);
         let renew = move || duties::renew_ownership(&worker, &*database, renewal_interval);
         self.threads.push(thread("ownership".to_owned(), renew)?);

@@ -6,12 +6,15 @@ use crate::store::ownership::{self, Ownership};
 use crate::store::staging::Staging;
 use crate::store::state::shared::Duty;
 use crate::store::state::{Database, Millis};
+use crate::store::uploads::Uploads;
 use crate::store::{blobs::Blobs, gc, shared_gc};
 use crate::worker::pool::WorkerContext;
 use crate::worker::shutdown::ShutdownReason;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How often a server deletes what only it can delete.
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 /// How often a server that has the duty collects garbage.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long the duty stays with a server that does not answer.
@@ -26,8 +29,8 @@ pub fn collect_at_start(
     staging: &Staging,
 ) {
     if state.is_shared() {
-        // Other servers store blobs before they record them. Staged bytes are this server's.
-        return report_collected(gc::collect_staged(state, staging));
+        // Other servers store blobs before they record them.
+        return;
     }
     // Repeating the flag gives no further certainty that the blobs belong to this database.
     if ownership == Ownership::New || take_over {
@@ -47,9 +50,9 @@ pub fn collect_at_start(
 fn report_collected(collected: Result<usize>) {
     match collected {
         Ok(0) => {}
-        Ok(removed) => tracing::info!(removed, "deleted files that a crash had left behind"),
+        Ok(removed) => tracing::info!(removed, "deleted files that nobody needs any more"),
         // The files only waste space.
-        Err(error) => tracing::warn!(%error, "could not delete files that a crash had left behind"),
+        Err(error) => tracing::warn!(%error, "could not delete files that nobody needs any more"),
     }
 }
 
@@ -89,15 +92,25 @@ pub fn renew_ownership(worker: &WorkerContext, database: &dyn Database, pause: D
     });
 }
 
-/// Deletes copies of uploads that other servers deleted, and collects garbage of a shared database,
-/// if no other server does.
-pub fn run_garbage_duty(worker: &WorkerContext, database: &dyn Database) {
-    repeat(worker, COLLECTION_INTERVAL, || {
+/// Deletes what is left on this server's disk of uploads that other servers received to the end or
+/// deleted: staged bytes and copies of key sets. No other server can.
+pub fn tidy(uploads: &Uploads, database: &dyn Database) {
+    if database.is_shared() {
+        report_collected(uploads.collect_staged());
+        report_collected(uploads.blobs.drop_copies(&|tenant, name| Ok(database.upload(tenant, name)?.is_some())));
+    }
+}
+
+/// Tidies this server's disk, and collects garbage of a shared database, if no other server does.
+pub fn run_garbage_duty(worker: &WorkerContext, uploads: &Uploads, database: &dyn Database) {
+    let mut collected_at = Instant::now();
+    repeat(worker, TIDY_INTERVAL, || {
         let Some(shared) = database.shared() else { return false };
-        report_collected(worker.core.blobs.drop_copies(&|tenant, name| Ok(database.upload(tenant, name)?.is_some())));
-        if !worker.core.config.role.serves() {
+        tidy(uploads, database);
+        if !worker.core.config.role.serves() || collected_at.elapsed() < COLLECTION_INTERVAL {
             return true;
         }
+        collected_at = Instant::now();
         let collected = match shared.take_duty(Duty::CollectGarbage, &worker.name, COLLECTION_TERM) {
             Ok(true) => shared_gc::collect(database, &*worker.core.blobs, shared_gc::GRACE),
             Ok(false) => Ok(0),

@@ -117,12 +117,14 @@ fn copy_blob(source: &LocalBlobs, target: &dyn Blobs, key: &BlobKey, size: u64) 
             break;
         }
         let (hash, length) = (hash_of_part(&bytes, offset, size), bytes.len() as u64);
-        let receipt = parts.put_part(key, &id, stored.len(), bytes)?;
+        let lost =
+            || Error::Blobs { key: key.to_string(), reason: "its parts are gone: repeat the command".to_owned() };
+        let receipt = parts.put_part(key, &id, stored.len(), bytes)?.ok_or_else(lost)?;
         stored.push(StoredPart { size: length, hash, receipt, head: Vec::new() });
         offset += length;
     }
     if offset == size && size > 0 && name_of_parts(&stored)? == key.name() {
-        return parts.join(key, &id, &stored);
+        return parts.join(key, &id, &stored, &|| Ok(()));
     }
     parts.discard(key, &id)?;
     Ok(false)

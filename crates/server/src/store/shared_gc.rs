@@ -9,6 +9,7 @@ use crate::store::state::{Database, Millis, SharedState};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How long nobody references what is deleted.
 pub const GRACE: Millis = 24 * 3_600_000;
@@ -39,12 +40,20 @@ impl Orphan {
         }
     }
 
-    fn delete(&self, blobs: &dyn Blobs) -> Result<()> {
+    /// Deletes it. Returns false if an upload needs it by now.
+    fn delete(&self, shared: &dyn SharedState, blobs: &dyn Blobs) -> Result<bool> {
         match (self, blobs.parts()) {
-            (Self::Blob(key), _) => blobs.delete(key),
-            (Self::Namespace(tenant, namespace), _) => blobs.clear(tenant, *namespace),
-            (Self::Parts(key), Some(parts)) => parts.discard(key, ""),
-            (Self::Parts(_), None) => Ok(()),
+            (Self::Blob(key), _) if key.namespace() == Namespace::Uploads => {
+                shared.delete_unneeded(key.tenant(), key.name(), |_| true, &mut || blobs.delete(key))
+            }
+            (Self::Blob(key), _) => blobs.delete(key).map(|()| true),
+            (Self::Namespace(tenant, namespace), _) => blobs.clear(tenant, *namespace).map(|()| true),
+            (Self::Parts(key), Some(parts)) => {
+                shared.delete_unneeded(key.tenant(), key.name(), |upload| !upload.complete, &mut || {
+                    parts.discard(key, "")
+                })
+            }
+            (Self::Parts(_), None) => Ok(false),
         }
     }
 }
@@ -67,6 +76,9 @@ pub fn collect(database: &dyn Database, blobs: &dyn Blobs, grace: Millis) -> Res
         }
     }
     waiting.iter().try_for_each(|(tenant, places)| shared.forget_orphans_except(tenant, places))?;
+    if let Some(parts) = blobs.parts() {
+        removed += parts.delete_scratch(Duration::from_millis(grace))?;
+    }
     Ok(removed)
 }
 
@@ -79,14 +91,15 @@ fn delete_old(
     waiting: &mut BTreeMap<Tenant, Vec<String>>,
 ) -> Result<bool> {
     let (tenant, place) = (orphan.tenant(), orphan.place());
-    let is_old = shared.record_orphan(tenant, &place, grace)?;
-    if is_old {
-        tracing::info!(%tenant, place, "deleting what nobody has referenced for a day");
-        orphan.delete(blobs)?;
-    } else {
+    if !shared.record_orphan(tenant, &place, grace)? {
         waiting.entry(tenant.clone()).or_default().push(place);
+        return Ok(false);
     }
-    Ok(is_old)
+    let is_deleted = orphan.delete(shared, blobs)?;
+    if is_deleted {
+        tracing::info!(%tenant, place, "deleted what nobody has referenced for a day");
+    }
+    Ok(is_deleted)
 }
 
 /// What nobody references in a namespace.

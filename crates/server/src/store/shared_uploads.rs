@@ -14,7 +14,7 @@ use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_ckks::bytes::HEADER_LEN;
 use hetal_wire::BlobName;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -70,13 +70,8 @@ impl SharedUploads {
     pub fn new(database: &Arc<dyn Database>, blobs: &Arc<dyn Blobs>, server: &str) -> Option<Self> {
         database.shared().and(blobs.parts())?;
         let (database, blobs) = (Arc::clone(database), Arc::clone(blobs));
-        Some(Self {
-            database,
-            blobs,
-            server: server.to_owned(),
-            rests: Mutex::default(),
-            in_memory: PartsInMemory::default(),
-        })
+        let (server, rests, in_memory) = (server.to_owned(), Mutex::default(), PartsInMemory::default());
+        Some(Self { database, blobs, server, rests, in_memory })
     }
 
     fn state(&self) -> Result<&dyn SharedState> {
@@ -109,6 +104,35 @@ impl SharedUploads {
         let in_parts = self.state()?.bytes_in_parts(tenant, name)?;
         let rest_follows_parts = self.rest_begins(tenant, name) == Some(in_parts);
         Ok(in_parts + if rest_follows_parts { staging.received(tenant, name)? } else { 0 })
+    }
+
+    /// Whether this server is the last that received the upload and knows where its staged rest
+    /// begins. Otherwise the rest is of no use.
+    fn keeps_rest(&self, tenant: &Tenant, name: BlobName) -> Result<bool> {
+        let is_known = self.rest_begins(tenant, name).is_some();
+        Ok(is_known && self.state()?.is_received_by(tenant, name, &self.server)?)
+    }
+
+    /// Deletes staged rests of uploads that are complete or gone, or that went on elsewhere.
+    /// Returns their number.
+    pub fn collect_staged(&self, staging: &Staging) -> Result<usize> {
+        let (files, mut removed) = (staging.files()?, 0);
+        let mut rests: BTreeSet<_> = files.iter().cloned().collect();
+        rests.extend(self.rests.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned());
+        for (tenant, name) in rests {
+            if self.keeps_rest(&tenant, name)? {
+                continue;
+            }
+            // Whoever receives it now decides.
+            let Ok(staged) = staging.lock(&tenant, name) else { continue };
+            if !self.keeps_rest(&tenant, name)? {
+                staged.discard()?;
+                self.set_rest(&tenant, name, None);
+                removed += usize::from(files.contains(&(tenant, name)));
+            }
+        }
+        staging.remove_empty()?;
+        Ok(removed)
     }
 
     /// Takes the right to add to an upload. A staged rest that belongs elsewhere is deleted.
@@ -144,7 +168,11 @@ impl SharedUploads {
         }
         let head = if number == 0 { bytes.iter().take(HEADER_LEN).copied().collect() } else { Vec::new() };
         let (hash, length) = (hash_of_part(&bytes, offset, *size), bytes.len() as u64);
-        let receipt = self.parts()?.put_part(&key, &store_id, number, bytes)?;
+        let Some(receipt) = self.parts()?.put_part(&key, &store_id, number, bytes)? else {
+            tracing::warn!(%key, "the store no longer has the parts of an upload: it is asked for again");
+            self.discard(writer, staged)?;
+            return Err(Error::Damaged { what: format!("upload {}", writer.hold.name) });
+        };
         let part = StoredPart { size: length, hash, receipt, head };
         self.state()?.add_part(hold, &part)?;
         hold.parts.push(part);
@@ -168,24 +196,43 @@ impl SharedUploads {
     pub fn finish(&self, writer: &PartWriter, staged: &Staged) -> Result<()> {
         let hold = &writer.hold;
         let key = BlobKey::new(&hold.tenant, Namespace::Uploads, hold.name);
-        if !self.parts()?.join(&key, hold.store_id.as_deref().unwrap_or_default(), &hold.parts)? {
+        let (id, state) = (hold.store_id.as_deref().unwrap_or_default(), self.state()?);
+        if !self.parts()?.join(&key, id, &hold.parts, &|| state.confirm_hold(hold))? {
             self.discard(writer, staged)?;
             return Err(Error::Damaged { what: format!("upload {}", hold.name) });
         }
         self.set_rest(&hold.tenant, hold.name, None);
-        self.state()?.finish_upload(hold)
+        let finished = state.finish_upload(hold);
+        if finished.is_err() {
+            // Another server may have deleted the upload before the blob was in its place.
+            self.delete_unknown(&hold.tenant, hold.name);
+        }
+        finished
     }
 
     /// Deletes an upload that no job uses: its bytes first. Whoever still receives it then finds
     /// that it is gone, and a job never finds it complete without its blob.
-    pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
+    pub fn delete(&self, tenant: &Tenant, name: BlobName, staged: &Staged) -> Result<()> {
         let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let id = self.state()?.revoke_upload(tenant, name)?;
         self.set_rest(tenant, name, None);
-        if let Some(id) = id {
-            self.parts()?.discard(&key, &id)?;
+        self.parts()?.discard(&key, id.as_deref().unwrap_or_default())?;
+        self.blobs.delete(&key)?;
+        staged.discard()?;
+        self.database.delete_upload(tenant, name)?;
+        // Another server may have made a blob of the parts meanwhile.
+        self.delete_unknown(tenant, name);
+        Ok(())
+    }
+
+    /// Deletes the blob of an upload that does not exist. A new upload of the same bytes waits.
+    fn delete_unknown(&self, tenant: &Tenant, name: BlobName) {
+        let key = BlobKey::new(tenant, Namespace::Uploads, name);
+        let mut delete = || self.blobs.delete(&key);
+        let deleted = self.state().and_then(|state| state.delete_unneeded(tenant, name, |_| true, &mut delete));
+        if let Err(error) = deleted {
+            tracing::warn!(%key, %error, "could not delete a blob of no upload: garbage collection does");
         }
-        self.blobs.delete(&key)
     }
 
     /// Deletes all bytes of an upload.
@@ -200,6 +247,14 @@ impl SharedUploads {
     /// Stores what is full. Returns the file for the next bytes if it is another one.
     pub fn flush(&self, writer: &mut PartWriter, staged: &Staged) -> Result<Option<Box<dyn AppendFile>>> {
         if writer.room() > 0 { Ok(None) } else { self.store_part(writer, staged).map(Some) }
+    }
+}
+
+#[cfg(test)]
+impl SharedUploads {
+    /// How many rests this server knows.
+    pub fn rests(&self) -> usize {
+        self.rests.lock().unwrap().len()
     }
 }
 

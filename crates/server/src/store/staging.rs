@@ -101,6 +101,17 @@ impl Staging {
         Ok(staged)
     }
 
+    /// Deletes the folders of tenants that are empty, and in which nobody is about to write.
+    pub fn remove_empty(&self) -> Result<()> {
+        let names = self.names(&self.root)?;
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names.iter().filter(|name| open.iter().all(|(tenant, _)| tenant.as_str() != *name)) {
+            // Fails if it is not empty.
+            let _ = self.disk.remove_folder(&self.root.join(name));
+        }
+        Ok(())
+    }
+
     /// All files of all tenants.
     pub fn files(&self) -> Result<Vec<(Tenant, BlobName)>> {
         let mut files = Vec::new();

@@ -6,6 +6,7 @@
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::disk::AppendFile;
+use crate::store::gc::collect_staged;
 use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_uploads::{PartWriter, SharedUploads};
 use crate::store::staging::{Staged, Staging};
@@ -92,7 +93,7 @@ impl Uploads {
             return Err(Error::invalid(reason));
         }
         if self.state.upload(tenant, name)?.is_none() {
-            self.require_space(size)?;
+            self.require_space_for(size, size)?;
         }
         let upload = self.state.begin_upload(tenant, wanted, quota)?;
         // The blob was verified before the state recorded it. Whoever finds it missing or damaged
@@ -147,6 +148,18 @@ impl Uploads {
         Ok(())
     }
 
+    /// Refuses the rest of an upload that does not fit on the disk. Parts are copied when they are
+    /// joined.
+    fn require_space_for(&self, rest: u64, size: u64) -> Result<()> {
+        self.require_space(rest)?;
+        self.shared.as_ref().map_or(Ok(()), |shared| self.require_stored(shared, rest.saturating_add(size)))
+    }
+
+    /// Refuses bytes that do not fit into the blob store.
+    fn require_stored(&self, shared: &SharedUploads, bytes: u64) -> Result<()> {
+        shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
+    }
+
     /// Refuses bytes that do not fit on the disk.
     fn require_space(&self, bytes: u64) -> Result<()> {
         match &self.shared {
@@ -154,7 +167,7 @@ impl Uploads {
             // Less than a part of an upload is staged here.
             Some(shared) => {
                 self.require_free(self.staging.free()?, bytes.min(STORED_PART_BYTES))?;
-                shared.free()?.map_or(Ok(()), |free| self.require_free(free, bytes))
+                self.require_stored(shared, bytes)
             }
         }
     }
@@ -194,7 +207,7 @@ impl Uploads {
                 format!("the upload resumes at byte {offset}, but {held} bytes were received: begin it again");
             return Err(Error::Busy { message });
         }
-        self.require_space(upload.size - held)?;
+        self.require_space_for(upload.size - held, upload.size)?;
         Ok(Resumed::Partial(UploadWriter { upload, staged, file, held, parts: parts.map(Box::new) }))
     }
 
@@ -239,6 +252,7 @@ impl Uploads {
             self.state.delete_upload(tenant, upload.name)?;
             return Err(error);
         }
+        self.require_stored(shared, upload.size)?;
         shared.finish(parts, staged)
     }
 
@@ -252,13 +266,19 @@ impl Uploads {
         }
     }
 
+    /// Deletes staged bytes that nobody goes on with here. Returns the number of deleted files.
+    pub fn collect_staged(&self) -> Result<usize> {
+        match &self.shared {
+            Some(shared) => shared.collect_staged(&self.staging),
+            None => collect_staged(&*self.state, &self.staging),
+        }
+    }
+
     /// Deletes an upload that no job uses.
     pub fn delete(&self, tenant: &Tenant, name: BlobName) -> Result<()> {
         let staged = self.staging.lock(tenant, name)?;
         if let Some(shared) = &self.shared {
-            shared.delete(tenant, name)?;
-            staged.discard()?;
-            return self.state.delete_upload(tenant, name);
+            return shared.delete(tenant, name, &staged);
         }
         self.state.delete_upload(tenant, name)?;
         staged.discard()?;
@@ -270,11 +290,12 @@ impl Uploads {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::store::blobs::LocalFile;
     use crate::store::disk::OsDisk;
     use crate::store::state::{BlobKind, MemoryState};
     use hetal_testkit::TempDir;
     use std::collections::BTreeSet;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// A bucket that cannot be reached.
     struct LostBucket;
@@ -299,7 +320,7 @@ mod tests {
         fn len(&self, _: &BlobKey) -> Result<Option<u64>> {
             unreachable()
         }
-        fn local(&self, _: &BlobKey) -> Result<Option<PathBuf>> {
+        fn local(&self, _: &BlobKey) -> Result<Option<LocalFile>> {
             unreachable()
         }
         fn delete(&self, _: &BlobKey) -> Result<()> {

@@ -10,7 +10,7 @@ pub use record::unfinished_erasures;
 
 use crate::config::Config;
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
-use crate::store::disk::OsDisk;
+use crate::store::disk::{Disk, OsDisk};
 use crate::store::staging::Staging;
 use crate::store::state::{self, Database, TenantTotals};
 use crate::store::{blobs, folder, ownership};
@@ -39,6 +39,8 @@ pub struct ErasureReport {
     pub partial_uploads: usize,
     /// Files in which data of the tenant was found afterwards. Empty if the erasure succeeded.
     pub found_in: Vec<String>,
+    /// Folders of other servers of the site, which may have bytes of uploads, or copies of keys.
+    pub not_searched: Vec<String>,
 }
 
 /// Deletes all data of a tenant from the folder of a stopped server, or continues an interrupted
@@ -92,6 +94,7 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
     }
     staging.remove_tenant(tenant)?;
     partial += discard_parts(state, blobs, tenant)?;
+    let not_searched = folders_of_others(config, state)?;
     let blobs_folder = config.blobs.clone().unwrap_or_else(|| folder.join("blobs"));
     remove_folders(&blobs_folder.join("tenants").join(tenant.as_str()))?;
     let TenantTotals { jobs, uploads } = state.forget_tenant(tenant)?;
@@ -107,14 +110,45 @@ pub(crate) fn erase_from(config: &Config, tenant: &Tenant, blobs: &dyn Blobs) ->
         let theirs: HashSet<_> = blobs.list(&other, namespace)?.into_iter().map(BlobName::to_vec).collect();
         names.retain(|name| !theirs.contains(name));
     }
-    let found_in = Search::new(folder, tenant, &names).run()?;
+    let unfinished = blobs.parts().map_or(Ok(Vec::new()), |parts| parts.unfinished())?;
+    names.retain(|name| unfinished.iter().all(|key| key.name().0[..] != name[..]));
+    let found_in = search(config, tenant, &names)?;
     if found_in.is_empty() {
         record.remove()?;
     }
     let audit = AuditLog::open(folder, config.bounds.audit_bytes)?;
     audit.operator("forget", tenant, if found_in.is_empty() { "ok" } else { "failed" });
     let tenant = tenant.to_string();
-    Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in })
+    Ok(ErasureReport { tenant, jobs, uploads, blobs: removed, partial_uploads: partial, found_in, not_searched })
+}
+
+/// Searches the folder of the server, and that of the blobs if it is elsewhere.
+fn search(config: &Config, tenant: &Tenant, names: &[Vec<u8>]) -> Result<Vec<String>> {
+    let mut found = Search::new(&config.folder, &["blobs/tenants", "staging"], tenant, names).run()?;
+    if let Some(blobs) = config.blobs.as_ref().filter(|blobs| !blobs.starts_with(&config.folder)) {
+        let theirs = Search::new(blobs, &["tenants", "parts"], tenant, names).run()?;
+        found.extend(theirs.into_iter().map(|path| blobs.join(path).display().to_string()));
+    }
+    Ok(found)
+}
+
+/// Folders that this process does not search: those of the other servers that the database knows,
+/// and what a killed one was writing into the shared folder of blobs.
+fn folders_of_others(config: &Config, state: &dyn Database) -> Result<Vec<String>> {
+    let Some(shared) = state.shared() else { return Ok(Vec::new()) };
+    let own = folder::worker_name(&config.folder)?;
+    let mut folders: Vec<_> = shared.servers()?.into_iter().filter(|server| *server != own).collect();
+    folders.iter_mut().for_each(|server| *server = format!("the folder of server {server}"));
+    let list = |folder: &Path| OsDisk.names(folder).map_err(|e| Error::file(folder, e));
+    if let Some(blobs) = &config.blobs {
+        for name in list(blobs)?.into_iter().filter(|name| name.starts_with("scratch-") && !name.ends_with(&own)) {
+            let scratch = blobs.join(name);
+            if !list(&scratch)?.is_empty() {
+                folders.push(scratch.display().to_string());
+            }
+        }
+    }
+    Ok(folders)
 }
 
 /// Deletes the parts of unfinished uploads in the blob store. Returns the number of uploads.
@@ -153,15 +187,16 @@ fn remove_folders(folder: &Path) -> Result<()> {
 /// database as bytes and as text. The audit log keeps its entries.
 struct Search<'a> {
     root: &'a Path,
-    homes: [PathBuf; 2],
+    homes: Vec<PathBuf>,
     /// The first bytes of each name, and the same in hexadecimal.
     bytes: HashSet<[u8; 8]>,
     digits: HashSet<[u8; 16]>,
 }
 
 impl<'a> Search<'a> {
-    fn new(root: &'a Path, tenant: &Tenant, names: &[Vec<u8>]) -> Self {
-        let homes = ["blobs/tenants", "staging"].map(|folder| root.join(folder).join(tenant.as_str()));
+    /// A search below `root`, where these folders have one for each tenant.
+    fn new(root: &'a Path, folders: &[&str], tenant: &Tenant, names: &[Vec<u8>]) -> Self {
+        let homes = folders.iter().map(|folder| root.join(folder).join(tenant.as_str())).collect();
         let bytes: HashSet<[u8; 8]> = names.iter().filter_map(|name| name.first_chunk().copied()).collect();
         let text = |bytes: &[u8; 8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let digits = bytes.iter().filter_map(|bytes| text(bytes).as_bytes().first_chunk().copied()).collect();
@@ -266,8 +301,10 @@ mod tests {
             std::fs::create_dir_all(root.join(others)).unwrap();
         }
         std::fs::write(root.join("state.sqlite"), b"nothing").unwrap();
-        let found =
-            |tenant: &str| Search::new(root, &tenant.to_owned().try_into().unwrap(), &[name.to_vec()]).run().unwrap();
+        let found = |tenant: &str| {
+            let (homes, tenant) = (["blobs/tenants", "staging"], tenant.to_owned().try_into().unwrap());
+            Search::new(root, &homes, &tenant, &[name.to_vec()]).run().unwrap()
+        };
         for tenant in ["blobs", "tenants", "uploads", "jobs", "scratch", "staging", "tls", "ann"] {
             assert!(found(tenant).is_empty(), "{tenant}: {:?}", found(tenant));
         }

@@ -7,7 +7,7 @@ use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
 use crate::monitor::metrics::add;
-use crate::store::blobs::{BlobKey, Namespace, has_content};
+use crate::store::blobs::{BlobKey, LocalFile, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;
 use crate::worker::retry::{AttemptHistory, AttemptOutcome, NextState, next_state};
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 use hetal_ckks::{Backend, Params};
 use hetal_wire::{BlobName, v1};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -309,7 +309,7 @@ impl WorkerContext {
     }
 
     /// A local file with the job's keys.
-    fn local_key_file(&self, job: &Job) -> Result<PathBuf> {
+    fn local_key_file(&self, job: &Job) -> Result<LocalFile> {
         let name = job.spec.training().keys;
         match self.core.blobs.local(&BlobKey::new(&job.tenant, Namespace::Uploads, name)) {
             Ok(Some(file)) => Ok(file),

@@ -1,8 +1,8 @@
 //! Blobs in a folder. A blob is written to a scratch file, synced and renamed, and its folder is
 //! synced. It is stored completely or not at all.
 
-use super::{BlobKey, Blobs, Namespace, PartStore, folder, name_of_bytes};
-use crate::store::disk::{Disk, OsDisk};
+use super::{BlobKey, Blobs, LocalFile, Namespace, PartStore, folder, name_of_bytes};
+use crate::store::disk::{AppendFile, Disk, OsDisk};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -66,12 +66,42 @@ impl LocalBlobs {
         self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
+    /// Creates a file in the scratch folder. Another server may have deleted the folder of one that
+    /// was suspended for days.
+    pub(super) fn create(&self, scratch: &Path) -> std::io::Result<Box<dyn AppendFile>> {
+        match self.disk.append(scratch) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                self.disk.make_folder(&self.scratch)?;
+                self.disk.append(scratch)
+            }
+            file => file,
+        }
+    }
+
+    /// The scratch folders of other servers.
+    pub(super) fn foreign_scratch(&self) -> Result<Vec<PathBuf>> {
+        let is_scratch = |name: &String| name.strip_prefix(SCRATCH).is_some_and(|rest| rest.starts_with('-'));
+        let folders = self.names(&self.root)?.into_iter().filter(is_scratch).map(|name| self.root.join(name));
+        Ok(folders.filter(|folder| *folder != self.scratch).collect())
+    }
+
     /// Free disk space in bytes.
     pub(super) fn free(&self) -> Result<u64> {
         self.disk.free(&self.root).map_err(|e| Error::file(&self.root, e))
     }
 
-    fn path(&self, key: &BlobKey) -> PathBuf {
+    /// Deletes the folders of a tenant's blobs, as far as they are empty.
+    #[cfg(feature = "s3")]
+    pub(super) fn remove_empty(&self, tenant: &Tenant, namespace: Namespace) {
+        let mut lasting = self.lasting.lock().unwrap_or_else(PoisonError::into_inner);
+        for folder in self.namespace(tenant, namespace).ancestors().take_while(|folder| !folder.ends_with("tenants")) {
+            lasting.remove(folder);
+            // Fails if it is not empty.
+            let _ = self.disk.remove_folder(folder);
+        }
+    }
+
+    pub(super) fn path(&self, key: &BlobKey) -> PathBuf {
         self.root.join("tenants").join(key.to_string())
     }
 
@@ -137,7 +167,7 @@ impl Blobs for LocalBlobs {
         }
         let scratch = self.scratch();
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(bytes)?;
             file.sync()
         };
@@ -179,8 +209,8 @@ impl Blobs for LocalBlobs {
         self.disk.len(&path).map_err(|e| Error::file(&path, e))
     }
 
-    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
-        Ok(self.len(key)?.map(|_| self.path(key)))
+    fn local(&self, key: &BlobKey) -> Result<Option<LocalFile>> {
+        Ok(self.len(key)?.map(|_| LocalFile::lasting(self.path(key))))
     }
 
     fn delete(&self, key: &BlobKey) -> Result<()> {
@@ -258,7 +288,7 @@ impl Blobs for LocalBlobs {
         }
         let (path, scratch) = (self.root.join(OWNER), self.scratch());
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(after.as_bytes())?;
             file.sync()?;
             self.disk.rename(&scratch, &path)

@@ -5,10 +5,22 @@ use super::{BlobKey, Blobs, LocalBlobs, Namespace, PartStore, name_of_bytes};
 use crate::store::parts::StoredPart;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of parts, beside that of blobs.
 const PARTS: &str = "parts";
+
+/// The error for a file that could not be written. A full disk is a limit, of which the client
+/// hears.
+fn not_written(path: &Path, error: &std::io::Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        return Error::file(path, error);
+    }
+    tracing::warn!(file = %path.display(), %error, "refused an upload: the disk is full");
+    Error::Limit { message: "the server has no disk space left: try again later".to_owned() }
+}
 
 impl LocalBlobs {
     /// The folder of a blob's parts.
@@ -19,7 +31,7 @@ impl LocalBlobs {
     /// Writes all parts behind each other into a synced file.
     fn concatenate(&self, key: &BlobKey, parts: &[StoredPart], to: &Path) -> std::io::Result<bool> {
         let folder = self.parts_of(key);
-        let mut file = self.disk.append(to)?;
+        let mut file = self.create(to)?;
         for part in parts {
             let Some(mut reader) = self.disk.read(&folder.join(&part.receipt), 0)? else { return Ok(false) };
             std::io::copy(&mut reader, &mut file)?;
@@ -36,7 +48,7 @@ impl PartStore for LocalBlobs {
         Ok("folder".to_owned())
     }
 
-    fn put_part(&self, key: &BlobKey, _: &str, number: usize, bytes: Vec<u8>) -> Result<String> {
+    fn put_part(&self, key: &BlobKey, _: &str, number: usize, bytes: Vec<u8>) -> Result<Option<String>> {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
             .map_err(|e| Error::System { what: "randomness".to_owned(), reason: e.to_string() })?;
@@ -44,27 +56,27 @@ impl PartStore for LocalBlobs {
         let receipt = format!("{number}-{:016x}", u64::from_le_bytes(random));
         let scratch = self.scratch();
         let write = || {
-            let mut file = self.disk.append(&scratch)?;
+            let mut file = self.create(&scratch)?;
             file.write_all(&bytes)?;
             file.sync()
         };
-        let moved = write().map_err(|e: std::io::Error| Error::file(&scratch, e));
+        let moved = write().map_err(|e| not_written(&scratch, &e));
         let moved = moved.and_then(|()| self.move_to(&self.parts_of(key).join(&receipt), &scratch));
         if moved.is_err() {
             let _ = self.disk.remove(&scratch);
         }
-        moved.map(|()| receipt)
+        moved.map(|()| Some(receipt))
     }
 
-    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool> {
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart], confirm: &dyn Fn() -> Result<()>) -> Result<bool> {
         let scratch = self.scratch();
-        match self.concatenate(key, parts, &scratch) {
-            Ok(true) => self.adopt(key, &scratch)?,
-            failed => {
-                let _ = self.disk.remove(&scratch);
-                return failed.map_err(|e| Error::file(&scratch, e));
-            }
+        let joined = self.concatenate(key, parts, &scratch).map_err(|e| not_written(&scratch, &e));
+        let joined = joined.and_then(|is_whole| if is_whole { confirm().map(|()| true) } else { Ok(false) });
+        if !matches!(joined, Ok(true)) {
+            let _ = self.disk.remove(&scratch);
+            return joined;
         }
+        self.adopt(key, &scratch)?;
         if let Err(error) = self.discard(key, id) {
             tracing::warn!(%key, %error, "could not delete the parts of an upload: garbage collection does");
         }
@@ -93,6 +105,31 @@ impl PartStore for LocalBlobs {
             found.extend(names.map(|name| BlobKey::new(&tenant, Namespace::Uploads, name)));
         }
         Ok(found)
+    }
+
+    /// A server that runs writes the owner of the blobs once a minute, and so changes its folder.
+    fn delete_scratch(&self, age: Duration) -> Result<usize> {
+        let (own, mut deleted) = (self.scratch(), 0);
+        // The file system's clock may be another one.
+        let now = self.create(&own).and_then(|_| std::fs::metadata(&own)?.modified());
+        let _ = self.disk.remove(&own);
+        let now = now.map_err(|e| Error::file(&own, e))?;
+        for folder in self.foreign_scratch()? {
+            let files: Vec<_> = self.names(&folder)?.into_iter().map(|name| folder.join(name)).collect();
+            let is_old = |path: &PathBuf| {
+                let time = std::fs::metadata(path).and_then(|found| found.modified());
+                time.is_ok_and(|time| now.duration_since(time).is_ok_and(|passed| passed > age))
+            };
+            if !files.iter().chain([&folder]).all(is_old) {
+                continue;
+            }
+            for file in &files {
+                self.disk.remove(file).map_err(|e| Error::file(file, e))?;
+                deleted += 1;
+            }
+            self.disk.remove_folder(&folder).map_err(|e| Error::file(&folder, e))?;
+        }
+        Ok(deleted)
     }
 
     fn free(&self) -> Result<Option<u64>> {

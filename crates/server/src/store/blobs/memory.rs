@@ -1,6 +1,6 @@
 //! Blobs in memory, for tests.
 
-use super::{BlobKey, Blobs, Namespace, name_of};
+use super::{BlobKey, Blobs, LocalFile, Namespace, name_of};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::BlobName;
@@ -54,11 +54,11 @@ impl Blobs for MemoryBlobs {
         Ok(self.get(key).map(|bytes| bytes.len() as u64))
     }
 
-    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
+    fn local(&self, key: &BlobKey) -> Result<Option<LocalFile>> {
         let Some(bytes) = self.get(key) else { return Ok(None) };
         let path = self.folder.join(key.name().to_string());
         std::fs::write(&path, bytes).map_err(|e| Error::file(&path, e))?;
-        Ok(Some(path))
+        Ok(Some(LocalFile::lasting(path)))
     }
 
     fn delete(&self, key: &BlobKey) -> Result<()> {

@@ -19,7 +19,10 @@ use hetal_wire::{BlobName, JobId};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Who a blob belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +60,11 @@ impl BlobKey {
         self.name
     }
 
+    /// Which of the tenant's blobs it is among.
+    pub(crate) fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
     /// Whose blob it is.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
@@ -83,6 +91,36 @@ impl fmt::Debug for BlobKey {
     }
 }
 
+/// A local file with the content of a blob. The store makes no room by deleting it while this
+/// exists.
+#[derive(Debug)]
+pub struct LocalFile {
+    path: PathBuf,
+    /// Marks a copy as in use.
+    _in_use: Option<Arc<Mutex<()>>>,
+}
+
+impl LocalFile {
+    /// A file that exists as long as the blob.
+    fn lasting(path: PathBuf) -> Self {
+        Self { path, _in_use: None }
+    }
+}
+
+impl Deref for LocalFile {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsRef<Path> for LocalFile {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// A blob store. Stored blobs survive a power cut, and a blob is never stored in part.
 pub trait Blobs: Send + Sync {
     /// Stores bytes. An existing blob stays as it is, unless it is damaged.
@@ -100,8 +138,8 @@ pub trait Blobs: Send + Sync {
     /// The size of a blob, if it exists.
     fn len(&self, key: &BlobKey) -> Result<Option<u64>>;
 
-    /// A local file with the content of a blob. The file exists as long as the blob.
-    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>>;
+    /// A local file with the content of a blob.
+    fn local(&self, key: &BlobKey) -> Result<Option<LocalFile>>;
 
     /// Deletes a blob, if it exists.
     fn delete(&self, key: &BlobKey) -> Result<()>;
@@ -148,11 +186,12 @@ pub trait PartStore: Send + Sync {
     /// Begins a blob. Returns the store's name for it.
     fn begin(&self, key: &BlobKey) -> Result<String>;
 
-    /// Stores a part durably. Returns a receipt.
-    fn put_part(&self, key: &BlobKey, id: &str, number: usize, bytes: Vec<u8>) -> Result<String>;
+    /// Stores a part durably. Returns a receipt; `None` if the store no longer knows the blob.
+    fn put_part(&self, key: &BlobKey, id: &str, number: usize, bytes: Vec<u8>) -> Result<Option<String>>;
 
-    /// Makes a blob of its parts. Returns false if the store no longer has them as they were.
-    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart]) -> Result<bool>;
+    /// Makes a blob of its parts, if `confirm` succeeds right before. Returns false if the store no
+    /// longer has them as they were.
+    fn join(&self, key: &BlobKey, id: &str, parts: &[StoredPart], confirm: &dyn Fn() -> Result<()>) -> Result<bool>;
 
     /// Deletes the parts of a blob that is not joined.
     fn discard(&self, key: &BlobKey, id: &str) -> Result<()>;
@@ -160,19 +199,25 @@ pub trait PartStore: Send + Sync {
     /// Blobs with parts, as far as the store lists them.
     fn unfinished(&self) -> Result<Vec<BlobKey>>;
 
+    /// Deletes what servers that are gone were writing. They have written nothing for longer than
+    /// `age`. Returns the number of files.
+    fn delete_scratch(&self, _age: Duration) -> Result<usize> {
+        Ok(0)
+    }
+
     /// Free space in bytes, if the store knows.
     fn free(&self) -> Result<Option<u64>>;
 }
 
 /// Opens the configured blob store. A server that shares it with others has a name.
-pub(crate) fn open(config: &Config, server: Option<&str>) -> Result<std::sync::Arc<dyn Blobs>> {
+pub(crate) fn open(config: &Config, server: Option<&str>) -> Result<Arc<dyn Blobs>> {
     let folder = config.folder.join("blobs");
     #[cfg(feature = "s3")]
     if let Some(s3) = &config.s3 {
-        return Ok(std::sync::Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
+        return Ok(Arc::new(S3Blobs::open(s3, &folder, config.bounds.spare_bytes)?));
     }
     let folder = config.blobs.clone().unwrap_or(folder);
-    Ok(std::sync::Arc::new(match server {
+    Ok(Arc::new(match server {
         Some(server) => LocalBlobs::open_shared(&folder, server)?,
         None => LocalBlobs::open(&folder)?,
     }))

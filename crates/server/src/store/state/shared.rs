@@ -1,6 +1,6 @@
 //! What servers that share a database agree on, beside jobs.
 
-use super::Millis;
+use super::{Millis, Upload};
 use crate::Result;
 use crate::store::parts::StoredPart;
 use crate::tenants::Tenant;
@@ -61,13 +61,26 @@ pub(crate) trait SharedState: Send + Sync {
     fn add_part(&self, hold: &UploadHold, part: &StoredPart) -> Result<()>;
     /// Forgets all parts.
     fn drop_parts(&self, hold: &UploadHold) -> Result<()>;
+    /// Fails if this hold was lost. Otherwise it lasts longer.
+    fn confirm_hold(&self, hold: &UploadHold) -> Result<()>;
     /// Marks the upload as complete and forgets its parts.
     fn finish_upload(&self, hold: &UploadHold) -> Result<()>;
     /// The bytes in parts of an upload.
     fn bytes_in_parts(&self, tenant: &Tenant, name: BlobName) -> Result<u64>;
-    /// Makes an upload that no job uses incomplete, and ends all rights to add to it. Returns the
-    /// blob store's name for it.
+    /// Whether a server is the last that received parts of an upload, which is not complete.
+    fn is_received_by(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<bool>;
+    /// Makes an upload that no job uses incomplete, forgets its parts, and ends all rights to add
+    /// to it. Returns the blob store's name for it.
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>>;
+    /// Calls `delete` if there is no upload of this name, or none that needs what it deletes. No
+    /// upload of the tenant begins meanwhile. Returns whether it did.
+    fn delete_unneeded(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        is_needed: fn(&Upload) -> bool,
+        delete: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool>;
     /// The uploads with parts, with the names by which the blob store knows them.
     fn uploads_in_parts(&self, tenant: &Tenant) -> Result<Vec<(BlobName, String)>>;
 
@@ -80,6 +93,8 @@ pub(crate) trait SharedState: Send + Sync {
     fn record_orphan(&self, tenant: &Tenant, place: &str, grace: Millis) -> Result<bool>;
     /// Forgets the places of a tenant that are not listed: they are referenced again, or gone.
     fn forget_orphans_except(&self, tenant: &Tenant, places: &[String]) -> Result<()>;
+    /// The servers that hold uploads, jobs or duties, or did so last.
+    fn servers(&self) -> Result<Vec<String>>;
     /// The tenants of recorded orphans.
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>>;
 

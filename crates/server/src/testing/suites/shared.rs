@@ -4,7 +4,7 @@
 
 use super::state::{QUOTA, complete, new_job, tenant};
 use crate::store::blobs::{BlobKey, Blobs, LocalBlobs, Namespace, name_of, read};
-use crate::store::disk::OsDisk;
+use crate::store::disk::{Disk, OsDisk};
 use crate::store::parts::STORED_PART_BYTES;
 use crate::store::shared_gc;
 use crate::store::shared_uploads::SharedUploads;
@@ -21,43 +21,52 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Several servers with a folder each, one database and one folder of blobs.
-struct Site {
-    dir: TempDir,
-    postgres: &'static Postgres,
-    url: String,
+pub struct Site {
+    pub dir: TempDir,
+    pub postgres: &'static Postgres,
+    pub url: String,
 }
 
-const LARGE: Quota = Quota { bytes: 1 << 30, uploads: 9, ..QUOTA };
+pub const LARGE: Quota = Quota { bytes: 1 << 30, uploads: 9, ..QUOTA };
 
 impl Site {
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let postgres = Postgres::shared()?;
         Some(Self { dir: TempDir::new(), postgres, url: postgres.database() })
     }
 
-    fn database(&self) -> Arc<dyn Database> {
+    pub fn database(&self) -> Arc<dyn Database> {
         Arc::new(PgState::open(PgSettings::new(&self.url, None, None).unwrap()).unwrap())
     }
 
-    fn blobs(&self, server: &str) -> Arc<dyn Blobs> {
+    pub fn query(&self, sql: &str) -> String {
+        self.postgres.query(&self.url, sql)
+    }
+
+    pub fn blobs(&self, server: &str) -> Arc<dyn Blobs> {
         Arc::new(LocalBlobs::open_shared(&self.dir.path().join("blobs"), server).unwrap())
     }
 
     /// The uploads of a server.
-    fn server(&self, name: &str) -> Uploads {
-        let (database, blobs) = (self.database(), self.blobs(name));
+    pub fn server(&self, name: &str) -> Uploads {
+        self.uploads(name, self.blobs(name), Arc::new(OsDisk))
+    }
+
+    /// The uploads of a server with these blobs and the disk of its staging folder.
+    pub fn uploads(&self, name: &str, blobs: Arc<dyn Blobs>, disk: Arc<dyn Disk>) -> Uploads {
+        let database = self.database();
         Uploads {
             shared: SharedUploads::new(&database, &blobs, name),
             state: database,
             blobs,
-            staging: Staging::open(Arc::new(OsDisk), &self.dir.path().join(name), 8).unwrap(),
+            staging: Staging::open(disk, &self.dir.path().join(name), 8).unwrap(),
             max_bytes: 1 << 30,
             reserve_bytes: 0,
         }
     }
 
     /// Files of blobs and parts.
-    fn files(&self) -> usize {
+    pub fn files(&self) -> usize {
         fn count(folder: &std::path::Path) -> usize {
             let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
             entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
@@ -67,20 +76,20 @@ impl Site {
 }
 
 /// The bytes of a blob of two parts and a half.
-fn content(seed: u64) -> Vec<u8> {
+pub fn content(seed: u64) -> Vec<u8> {
     (0..5 * STORED_PART_BYTES / 2).map(|i| ((i + seed) * 7 % 253) as u8).collect()
 }
 
-fn wanted(bytes: &[u8]) -> Upload {
+pub fn wanted(bytes: &[u8]) -> Upload {
     Upload { name: name_of(bytes), kind: BlobKind::Keys, size: bytes.len() as u64, complete: false }
 }
 
-fn begin(server: &Uploads, bytes: &[u8]) -> UploadProgress {
+pub fn begin(server: &Uploads, bytes: &[u8]) -> UploadProgress {
     server.begin(&tenant("ann"), &wanted(bytes), &LARGE).unwrap()
 }
 
 /// Resumes where the server says, as soon as it may.
-fn resume(server: &Uploads, bytes: &[u8]) -> (UploadWriter, u64) {
+pub fn resume(server: &Uploads, bytes: &[u8]) -> (UploadWriter, u64) {
     let (name, begun) = (name_of(bytes), Instant::now());
     loop {
         let UploadProgress { received: held, .. } = begin(server, bytes);
@@ -96,11 +105,11 @@ fn resume(server: &Uploads, bytes: &[u8]) -> (UploadWriter, u64) {
 }
 
 /// Sends bytes from `from` on, in messages of odd sizes.
-fn send(server: &Uploads, writer: &mut UploadWriter, bytes: &[u8]) -> Result<()> {
+pub fn send(server: &Uploads, writer: &mut UploadWriter, bytes: &[u8]) -> Result<()> {
     bytes.chunks(999_983).try_for_each(|data| server.add(writer, data))
 }
 
-fn finish(server: &Uploads, writer: UploadWriter) -> Result<()> {
+pub fn finish(server: &Uploads, writer: UploadWriter) -> Result<()> {
     server.finish(&tenant("ann"), writer, |_, _| Ok(()))
 }
 
@@ -205,7 +214,7 @@ fn a_deleted_upload_is_never_complete() {
     assert_eq!(site.files(), 0);
 }
 
-fn shared(database: &Arc<dyn Database>) -> &dyn SharedState {
+pub fn shared(database: &Arc<dyn Database>) -> &dyn SharedState {
     database.shared().unwrap()
 }
 

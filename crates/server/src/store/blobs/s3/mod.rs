@@ -5,7 +5,7 @@ mod reader;
 #[cfg(all(test, feature = "s3-tests"))]
 mod tests;
 
-use super::{BlobKey, Blobs, LocalBlobs, Namespace, PartStore, folder, name_of_bytes};
+use super::{BlobKey, Blobs, LocalBlobs, LocalFile, Namespace, PartStore, folder, name_of_bytes};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use futures_util::TryStreamExt;
@@ -19,9 +19,10 @@ use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
 use tokio::runtime::Runtime;
 
 /// Bytes per request.
@@ -52,6 +53,13 @@ pub struct S3Config {
     pub prefix: String,
 }
 
+/// Locks of the local copies that are made or used, so that one thread copies each blob.
+type Copies = HashMap<BlobKey, Weak<Mutex<()>>>;
+
+fn is_in_use(copies: &Copies, key: &BlobKey) -> bool {
+    copies.get(key).is_some_and(|copy| copy.strong_count() > 0)
+}
+
 /// A blob store in an S3 bucket.
 pub struct S3Blobs {
     store: Arc<dyn ObjectStore>,
@@ -65,8 +73,7 @@ pub struct S3Blobs {
     local: LocalBlobs,
     /// Bytes of disk space that local copies leave free.
     reserve_bytes: u64,
-    /// Locks of the local copies in progress, so that one thread copies each blob.
-    copies: Mutex<HashMap<BlobKey, Weak<Mutex<()>>>>,
+    copies: Mutex<Copies>,
     /// Whether the store was seen to refuse a write whose condition fails.
     conditions_checked: AtomicBool,
 }
@@ -100,9 +107,9 @@ impl S3Blobs {
         })
     }
 
-    /// The lock for copying a blob to a local file.
+    /// The lock for copying a blob to a local file. While it exists the file is in use.
     fn copy_lock(&self, key: &BlobKey) -> Arc<Mutex<()>> {
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut copies = self.copies();
         copies.retain(|_, copy| copy.strong_count() > 0);
         if let Some(copy) = copies.get(key).and_then(Weak::upgrade) {
             return copy;
@@ -124,6 +131,67 @@ impl S3Blobs {
         };
         let copied = copy().map_err(|e: std::io::Error| failed(key, e))?;
         if copied == key.name() { Ok(()) } else { Err(Error::Damaged { what: key.to_string() }) }
+    }
+
+    /// Copies a blob to its local file. Returns false if there is no such blob.
+    fn fetch(&self, key: &BlobKey) -> Result<bool> {
+        let Some(bytes) = self.len(key)? else { return Ok(false) };
+        self.make_room(bytes)?;
+        let scratch = self.local.scratch();
+        let fetched = self.copy(key, &scratch).and_then(|()| self.local.adopt(key, &scratch));
+        if fetched.is_err() {
+            let _ = std::fs::remove_file(&scratch);
+        }
+        fetched.map(|()| true)
+    }
+
+    /// Deletes copies that nobody uses until another one fits, those that were used longest ago
+    /// first.
+    fn make_room(&self, bytes: u64) -> Result<()> {
+        let wanted = bytes.saturating_add(self.reserve_bytes);
+        if wanted <= self.local.free()? {
+            return Ok(());
+        }
+        let mut unused = self.unused_copies()?;
+        unused.sort();
+        let most = unused.iter().fold(self.local.free()?, |sum, (_, bytes, _)| sum.saturating_add(*bytes));
+        for (_, _, key) in unused.iter().filter(|_| wanted <= most) {
+            if self.drop_unused(key)? && wanted <= self.local.free()? {
+                return Ok(());
+            }
+        }
+        let message = format!("the server has no disk space for {bytes} bytes of keys: try again later");
+        Err(Error::Busy { message })
+    }
+
+    /// The local copies that nobody uses, with the times of their last uses and their sizes.
+    fn unused_copies(&self) -> Result<Vec<(SystemTime, u64, BlobKey)>> {
+        let mut unused = Vec::new();
+        for (tenant, namespace) in self.local.namespaces()? {
+            for name in self.local.list(&tenant, namespace)? {
+                let key = BlobKey::new(&tenant, namespace, name);
+                // It may be deleted meanwhile.
+                let Ok(found) = std::fs::metadata(self.local.path(&key)) else { continue };
+                if !is_in_use(&self.copies(), &key) {
+                    unused.push((found.modified().unwrap_or(SystemTime::UNIX_EPOCH), found.len(), key));
+                }
+            }
+        }
+        Ok(unused)
+    }
+
+    /// Deletes a local copy, unless somebody uses it.
+    fn drop_unused(&self, key: &BlobKey) -> Result<bool> {
+        // Nobody begins to use it meanwhile.
+        let copies = self.copies();
+        if is_in_use(&copies, key) {
+            return Ok(false);
+        }
+        self.local.delete(key).map(|()| true)
+    }
+
+    fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The namespaces of all objects in the bucket.
@@ -262,28 +330,17 @@ impl Blobs for S3Blobs {
         }
     }
 
-    fn local(&self, key: &BlobKey) -> Result<Option<PathBuf>> {
-        if let Some(path) = self.local.local(key)? {
-            return Ok(Some(path));
+    fn local(&self, key: &BlobKey) -> Result<Option<LocalFile>> {
+        let in_use = self.copy_lock(key);
+        let alone = in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.local.len(key)?.is_none() && !self.fetch(key)? {
+            return Ok(None);
         }
-        let copy_lock = self.copy_lock(key);
-        let _alone = copy_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have finished the copy.
-        if let Some(path) = self.local.local(key)? {
-            return Ok(Some(path));
-        }
-        let Some(bytes) = self.len(key)? else { return Ok(None) };
-        if bytes.saturating_add(self.reserve_bytes) > self.local.free()? {
-            return Err(Error::Busy {
-                message: format!("the server has no disk space for {bytes} bytes of keys: try again later"),
-            });
-        }
-        let scratch = self.local.scratch();
-        if let Err(error) = self.copy(key, &scratch).and_then(|()| self.local.adopt(key, &scratch)) {
-            let _ = std::fs::remove_file(&scratch);
-            return Err(error);
-        }
-        self.local.local(key)
+        drop(alone);
+        let path = self.local.path(key);
+        // The time says which copy was used last.
+        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        Ok(Some(LocalFile { path, _in_use: Some(in_use) }))
     }
 
     fn delete(&self, key: &BlobKey) -> Result<()> {
@@ -360,10 +417,10 @@ impl Blobs for S3Blobs {
         for (tenant, namespace) in self.local.namespaces()? {
             for name in self.local.list(&tenant, namespace)? {
                 if !is_needed(&tenant, name)? {
-                    self.local.delete(&BlobKey::new(&tenant, namespace, name))?;
-                    dropped += 1;
+                    dropped += usize::from(self.drop_unused(&BlobKey::new(&tenant, namespace, name))?);
                 }
             }
+            self.local.remove_empty(&tenant, namespace);
         }
         Ok(dropped)
     }

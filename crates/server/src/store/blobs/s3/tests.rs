@@ -3,10 +3,13 @@
 
 use super::*;
 use crate::store::blobs::{name_of, read};
+use crate::store::disk::OsDisk;
 use crate::store::ownership::tests as ownership;
 use crate::store::parts::{STORED_PART_BYTES, StoredPart, hash_of_part, name_of_parts};
 use crate::store::state::SqliteState;
 use crate::testing::suites;
+use crate::testing::suites::hooked_disk::HookedDisk;
+use crate::testing::suites::shared::{Site, begin, content, finish, resume, send, shared};
 use hetal_testkit::TempDir;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -126,21 +129,109 @@ fn a_bucket_receives_parts() {
     let mut parts = Vec::new();
     for (number, part) in bytes.chunks(STORED_PART_BYTES as usize).enumerate() {
         let server = if number == 0 { &first } else { &second };
-        let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap();
+        let receipt = server.put_part(&key, &id, number, part.to_vec()).unwrap().unwrap();
         let hash = hash_of_part(part, number as u64 * STORED_PART_BYTES, bytes.len() as u64);
         parts.push(StoredPart { size: part.len() as u64, hash, receipt, head: Vec::new() });
     }
     assert_eq!(first.len(&key).unwrap(), None, "not before it is whole");
     assert_eq!(name_of_parts(&parts).unwrap(), key.name());
-    assert!(second.join(&key, &id, &parts).unwrap());
+    let confirm = || Ok(());
+    let refuse = || Err(Error::Fenced);
+    assert_eq!(second.join(&key, &id, &parts, &refuse), Err(Error::Fenced));
+    assert!(second.join(&key, &id, &parts, &confirm).unwrap());
     assert!(read(&first, &key, bytes.len() as u64).unwrap() == bytes);
     // Some stores answer 404 then, this one 403.
-    let is_joined = |joined| matches!(joined, Ok(true));
-    assert!(!is_joined(first.join(&key, &id, &parts)), "the parts are gone");
+    assert_eq!(first.join(&key, &id, &parts, &confirm), Ok(false), "the parts are gone");
+    assert_eq!(first.put_part(&key, &id, 0, b"a part".to_vec()), Ok(None));
     let id = PartStore::begin(&first, &key).unwrap();
     first.put_part(&key, &id, 0, b"a part".to_vec()).unwrap();
     second.discard(&key, &id).unwrap();
-    assert!(!is_joined(first.join(&key, &id, &parts)));
+    second.discard(&key, &id).unwrap();
+    assert_eq!(first.join(&key, &id, &parts, &confirm), Ok(false));
+    // A server that may not write at all does not take its parts for lost.
+    let stranger = bucket.open_with("some/where", "third", 0, |builder| builder.with_secret_access_key("wrong"));
+    assert!(matches!(stranger.put_part(&key, &id, 0, b"a part".to_vec()), Err(Error::Blobs { .. })));
+}
+
+/// A store that no longer knows the parts of an upload: a rule of the bucket removed them, before
+/// another part comes or before they are joined, or a server that was killed while it deleted the
+/// upload. The client sends the bytes again.
+#[test]
+fn an_upload_whose_parts_are_gone_begins_again() {
+    let Some(site) = Site::new() else { return };
+    let bucket = Bucket::new();
+    let server = site.uploads("first", Arc::new(bucket.open("some/where", "first")), Arc::new(OsDisk));
+    let (bytes, name) = (content(0), name_of(&content(0)));
+    let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name);
+    let lose_parts = || {
+        let id = site.query("SELECT store_id FROM uploads");
+        server.blobs.parts().unwrap().discard(&key, &id).unwrap();
+    };
+    let sent = STORED_PART_BYTES as usize + 5;
+    let begin_again = || {
+        let (mut writer, held) = resume(&server, &bytes);
+        assert_eq!(held, 0);
+        send(&server, &mut writer, &bytes[..sent]).unwrap();
+        writer
+    };
+    let is_damaged = |refused: Error| assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+    let mut writer = begin_again();
+    lose_parts();
+    is_damaged(send(&server, &mut writer, &bytes[sent..]).unwrap_err());
+    drop(writer);
+    let mut writer = begin_again();
+    send(&server, &mut writer, &bytes[sent..]).unwrap();
+    lose_parts();
+    is_damaged(finish(&server, writer).unwrap_err());
+    drop(begin_again());
+    let id = shared(&site.database()).revoke_upload(&tenant("ann"), name).unwrap().unwrap();
+    server.blobs.parts().unwrap().discard(&key, &id).unwrap();
+    let mut writer = begin_again();
+    send(&server, &mut writer, &bytes[sent..]).unwrap();
+    finish(&server, writer).unwrap();
+    assert!(begin(&server, &bytes).complete);
+    server.delete(&tenant("ann"), name).unwrap();
+    assert_eq!(server.blobs.len(&key).unwrap(), None);
+}
+
+/// Copies of key sets make room for another one: the one that was used longest ago first, and none
+/// that is in use.
+#[test]
+fn copies_make_room_for_others() {
+    let bucket = Bucket::new();
+    let (mut blobs, folder) = (bucket.open_with("", "local", 1000, |builder| builder), bucket.dir.path().join("local"));
+    let disk = Arc::new(HookedDisk::new());
+    blobs.local = LocalBlobs::on(Arc::<HookedDisk>::clone(&disk), &folder).unwrap();
+    disk.set_capacity(1000 + 3 * 4000);
+    let keys = [1, 2, 3, 4, 5].map(|seed| {
+        let bytes = [seed; 4000];
+        let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(&bytes));
+        blobs.put(&key, &bytes).unwrap();
+        key
+    });
+    let copied =
+        |wanted: [bool; 5]| assert_eq!(keys.clone().map(|key| blobs.local.len(&key).unwrap().is_some()), wanted);
+    let used = blobs.local(&keys[0]).unwrap().unwrap();
+    for key in [1, 2, 1] {
+        blobs.local(&keys[key]).unwrap().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    copied([true, true, true, false, false]);
+    let fourth = blobs.local(&keys[3]).unwrap().unwrap();
+    copied([true, true, false, true, false]);
+    let second = blobs.local(&keys[1]).unwrap().unwrap();
+    // Three are in use, so there is no room.
+    assert!(matches!(blobs.local(&keys[4]), Err(Error::Busy { .. })));
+    drop(fourth);
+    // The one that is not in use would not make room enough.
+    disk.set_capacity(3 * 4000);
+    assert!(matches!(blobs.local(&keys[4]), Err(Error::Busy { .. })));
+    copied([true, true, false, true, false]);
+    drop(second);
+    disk.set_capacity(1000 + 3 * 4000);
+    blobs.local(&keys[4]).unwrap().unwrap();
+    copied([true, true, false, false, true]);
+    assert_eq!(std::fs::read(&used).unwrap(), [1; 4000]);
 }
 
 /// A key set that another server deleted does not stay on this one's disk.
@@ -151,13 +242,16 @@ fn copies_go_with_their_uploads() {
     let keys = [&b"hello"[..], b"world"].map(|bytes| {
         let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(bytes));
         first.put(&key, bytes).unwrap();
-        (key.clone(), second.local(&key).unwrap().unwrap())
+        (key.clone(), second.local(&key).unwrap().unwrap().to_path_buf())
     });
     first.delete(&keys[0].0).unwrap();
     let is_needed = |_: &Tenant, name| Ok(name == keys[1].0.name());
     assert_eq!(second.drop_copies(&is_needed).unwrap(), 1);
     assert!(!keys[0].1.exists() && keys[1].1.exists());
     assert!(second.len(&keys[1].0).unwrap().is_some(), "only copies go");
+    // Nor does the name of a tenant who is forgotten.
+    assert_eq!(second.drop_copies(&|_, _| Ok(false)).unwrap(), 1);
+    assert_eq!(std::fs::read_dir(bucket.dir.path().join("second/tenants")).unwrap().count(), 0);
 }
 
 /// What a proxy does with a connection to the store.
@@ -283,7 +377,7 @@ fn a_blob_is_copied_once() {
     let key = BlobKey::new(&tenant("ann"), Namespace::Uploads, name_of(b"hello"));
     let half = || std::fs::read_dir(bucket.dir.path().join("local/scratch")).unwrap().count();
     bucket.damage(&blobs, &key);
-    assert_eq!(blobs.local(&key), Err(Error::Damaged { what: key.to_string() }));
+    assert_eq!(blobs.local(&key).err(), Some(Error::Damaged { what: key.to_string() }));
     assert_eq!(half(), 0);
     blobs.put(&key, b"hello").unwrap();
     std::thread::scope(|scope| {

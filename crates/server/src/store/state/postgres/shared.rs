@@ -6,7 +6,7 @@ use super::schema::{DEADLINE_LOCK, lock};
 use super::{PgState, corrupt};
 use crate::store::parts::StoredPart;
 use crate::store::state::shared::{Duty, HOLD_MILLIS, SharedState, UploadHold};
-use crate::store::state::{Millis, upload_in_use};
+use crate::store::state::{Millis, Upload, upload_in_use};
 use crate::tenants::Tenant;
 use crate::{Error, Result};
 use hetal_wire::{BlobName, JobId};
@@ -46,9 +46,9 @@ fn change_held(db: &Db<'_>, hold: &UploadHold, change: &str) -> Result<()> {
     }
 }
 
-fn delete_parts(db: &Db<'_>, hold: &UploadHold) -> Result<()> {
+fn delete_parts(db: &Db<'_>, tenant: &Tenant, name: BlobName) -> Result<()> {
     let sql = "DELETE FROM parts WHERE tenant = $1 AND name = $2";
-    db.execute(sql, &[&hold.tenant.as_str(), &&hold.name.0[..]]).map(|_| ())
+    db.execute(sql, &[&tenant.as_str(), &&name.0[..]]).map(|_| ())
 }
 
 impl SharedState for PgState {
@@ -73,7 +73,7 @@ impl SharedState for PgState {
     fn begin_parts(&self, hold: &UploadHold, store_id: &str) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "complete = FALSE")?;
-            delete_parts(db, hold)?;
+            delete_parts(db, &hold.tenant, hold.name)?;
             let sql = "UPDATE uploads SET store_id = $3 WHERE tenant = $1 AND name = $2";
             db.execute(sql, &[&hold.tenant.as_str(), &&hold.name.0[..], &store_id]).map(|_| ())
         })
@@ -96,14 +96,18 @@ impl SharedState for PgState {
     fn drop_parts(&self, hold: &UploadHold) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "store_id = NULL")?;
-            delete_parts(db, hold)
+            delete_parts(db, &hold.tenant, hold.name)
         })
+    }
+
+    fn confirm_hold(&self, hold: &UploadHold) -> Result<()> {
+        self.write(|db| change_held(db, hold, "complete = FALSE"))
     }
 
     fn finish_upload(&self, hold: &UploadHold) -> Result<()> {
         self.write(|db| {
             change_held(db, hold, "complete = TRUE, store_id = NULL, holder = NULL")?;
-            delete_parts(db, hold)
+            delete_parts(db, &hold.tenant, hold.name)
         })
     }
 
@@ -111,6 +115,11 @@ impl SharedState for PgState {
         let sql = "SELECT COALESCE(SUM(p.size), 0)::bigint FROM parts p JOIN uploads u USING (tenant, name)
             WHERE p.tenant = $1 AND p.name = $2 AND u.store_id IS NOT NULL";
         self.read(|db| unsigned(&db.one(sql, &[&tenant.as_str(), &&name.0[..]])?, 0))
+    }
+
+    fn is_received_by(&self, tenant: &Tenant, name: BlobName, server: &str) -> Result<bool> {
+        let sql = "SELECT COUNT(*) FROM uploads WHERE tenant = $1 AND name = $2 AND holder = $3 AND NOT complete";
+        self.read(|db| Ok(db.number(sql, &[&tenant.as_str(), &&name.0[..], &server])? > 0))
     }
 
     fn revoke_upload(&self, tenant: &Tenant, name: BlobName) -> Result<Option<String>> {
@@ -121,10 +130,32 @@ impl SharedState for PgState {
             if db.number(sql, &[&tenant.as_str(), &&name.0[..]])? > 0 {
                 return Err(upload_in_use(name));
             }
-            let sql = "UPDATE uploads SET complete = FALSE, token = token + 1
-                WHERE tenant = $1 AND name = $2 RETURNING store_id";
-            let row = db.optional(sql, &[&tenant.as_str(), &&name.0[..]])?;
-            Ok(row.ok_or(Error::NoBlob { name })?.try_get(0)?)
+            let sql = "SELECT store_id FROM uploads WHERE tenant = $1 AND name = $2 FOR UPDATE";
+            let row = db.optional(sql, &[&tenant.as_str(), &&name.0[..]])?.ok_or(Error::NoBlob { name })?;
+            // A server that is killed before it deletes the row leaves an upload that begins again.
+            let sql = "UPDATE uploads SET complete = FALSE, token = token + 1, store_id = NULL
+                WHERE tenant = $1 AND name = $2";
+            db.execute(sql, &[&tenant.as_str(), &&name.0[..]])?;
+            delete_parts(db, tenant, name)?;
+            Ok(row.try_get(0)?)
+        })
+    }
+
+    fn delete_unneeded(
+        &self,
+        tenant: &Tenant,
+        name: BlobName,
+        is_needed: fn(&Upload) -> bool,
+        delete: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        self.connections.once(|db| {
+            // `delete` waits for the blobs, which may be slow.
+            db.batch("SET LOCAL idle_in_transaction_session_timeout = '5min'")?;
+            lock_tenant(db, tenant)?;
+            if find_upload(db, tenant, name)?.as_ref().is_some_and(is_needed) {
+                return Ok(false);
+            }
+            delete().map(|()| true)
         })
     }
 
@@ -163,6 +194,13 @@ impl SharedState for PgState {
     fn forget_orphans_except(&self, tenant: &Tenant, places: &[String]) -> Result<()> {
         let sql = "DELETE FROM orphans WHERE tenant = $1 AND place <> ALL ($2)";
         self.autocommit(|db| db.execute(sql, &[&tenant.as_str(), &places])).map(|_| ())
+    }
+
+    fn servers(&self) -> Result<Vec<String>> {
+        let sql = "SELECT holder FROM uploads WHERE holder IS NOT NULL UNION SELECT holder FROM duties
+            WHERE holder IS NOT NULL UNION SELECT last_worker FROM jobs WHERE last_worker IS NOT NULL
+            UNION SELECT worker FROM jobs WHERE worker IS NOT NULL ORDER BY 1";
+        self.read(|db| db.all(sql, &[])?.iter().map(|row| Ok(row.try_get(0)?)).collect())
     }
 
     fn tenants_of_orphans(&self) -> Result<Vec<Tenant>> {
