@@ -5,12 +5,11 @@
 mod common;
 
 use common::proxy::{Proxy, Weather};
-use common::site::{BEFORE, Member, Site, results};
+use common::site::{BEFORE, Member, Site, name_of, results, wait_for_iterations};
 use common::{VERDICTS, follow, names, owner};
-use hetal_client::rpc::{BlobKind, EventKind, Phase, Remote, Validation};
+use hetal_client::rpc::{BlobKind, EventKind, Remote, Validation};
 use hetal_testkit::postgres::{PASSWORD, Postgres};
 use hetal_testkit::{Random, SetOnDrop, Watchdog};
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -77,19 +76,6 @@ fn a_site_with_50_kills_ends_with_the_same_bytes() {
     killed_at_random_moments(3, 8, 50, 2);
 }
 
-/// Waits until a job of this remote has made progress.
-fn wait_for_iterations(remote: &Remote, job: hetal_client::rpc::JobId, count: u64) {
-    let mut watch = remote.watch(job, 0);
-    while let Some(event) = watch.next_event().unwrap() {
-        match event.kind {
-            EventKind::Progress(p) if p.phase == Phase::Training && p.iterations >= count => return,
-            EventKind::Failed { reason } => panic!("{reason}"),
-            _ => {}
-        }
-    }
-    panic!("the job ended");
-}
-
 /// A worker is suspended beyond its lease, and another one takes its job. When it goes on, it finds
 /// that it lost the job and writes nothing.
 #[test]
@@ -150,16 +136,7 @@ fn upload_through_a_dying_gateway(bytes: u64) {
     let Some(site) = Site::new() else { return };
     let [first, second] = ["gateway 1", "gateway 2"].map(|name| site.start(name, "gateway", &site.url));
     let remote = site.connect(&[&first, &second]);
-    // The header of a key set, and nothing that anybody reads.
-    let path = site.dir.path().join("large");
-    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
-    let keys = std::fs::read(owner().path("keys")).unwrap();
-    file.write_all(&keys[..4096]).unwrap();
-    let mut random = Random(9);
-    for _ in 0..bytes / 8 {
-        file.write_all(&random.next().to_le_bytes()).unwrap();
-    }
-    file.into_inner().unwrap();
+    let path = site.large_file(bytes, 9);
     let mut killed = false;
     let mut first = first;
     let uploaded = remote.upload(BlobKind::Keys, &path, &mut |held, size| {
@@ -175,9 +152,7 @@ fn upload_through_a_dying_gateway(bytes: u64) {
     let stored = remote.uploads().unwrap();
     assert!(stored.uploads.iter().any(|upload| upload.name == uploaded.name && upload.complete));
     let blob = site.dir.path().join("blobs/tenants/ann/uploads").join(uploaded.name.to_string());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(std::fs::File::open(blob).unwrap()).unwrap();
-    assert_eq!(*hasher.finalize().as_bytes(), uploaded.name.0);
+    assert_eq!(name_of(&blob), uploaded.name);
 }
 
 #[test]

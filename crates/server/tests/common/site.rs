@@ -1,13 +1,15 @@
 //! Gateways and workers of one site, each a process: one database, one folder of blobs.
 
-use super::{TOKEN, names};
-use hetal_client::rpc::{Address, BlobName, Credentials, JobId, Remote};
+use super::{TOKEN, names, owner};
+use hetal_client::rpc::{Address, BlobName, Credentials, EventKind, JobId, Phase, Remote};
 use hetal_server::authority_path;
 use hetal_server::tenants::Fingerprint;
-use hetal_testkit::TempDir;
 use hetal_testkit::postgres::Postgres;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use hetal_testkit::{Random, TempDir};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,14 @@ pub struct Site {
     pub url: String,
     /// The shared folder of blobs, in `dir`.
     pub blobs: &'static str,
+    /// Settings of all members.
+    pub settings: String,
+    /// Tables of their configuration.
+    pub tables: String,
+    /// What comes before the program of a worker, for example `nice`.
+    pub prefix: Vec<&'static str>,
+    /// Variables of the environment of all members.
+    pub environment: Vec<(&'static str, &'static str)>,
 }
 
 /// A server of the version before, which knows no roles.
@@ -32,7 +42,10 @@ pub struct Member {
     pub address: String,
     /// The URL of the database, which may lead through a proxy.
     url: String,
-    words: String,
+    config: String,
+    /// The program and what comes before it.
+    program: Vec<OsString>,
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Site {
@@ -44,11 +57,33 @@ impl Site {
 
     /// A site on a database.
     pub fn on(postgres: &'static Postgres, url: String) -> Self {
-        Self { dir: TempDir::new(), postgres, url, blobs: "blobs" }
+        let (settings, token) = ("checkpoint_every = 2\nlease_seconds = 3\n", Fingerprint::of(TOKEN.as_bytes()));
+        // A process that is killed often makes many attempts.
+        let tables = format!("[bounds]\nattempts = 10000\n[[tenants]]\nname = \"ann\"\ntoken = \"{token}\"\n");
+        let (prefix, environment) = (Vec::new(), Vec::new());
+        Self {
+            dir: TempDir::new(),
+            postgres,
+            url,
+            blobs: "blobs",
+            settings: settings.into(),
+            tables,
+            prefix,
+            environment,
+        }
     }
 
     /// Starts a member with its own folder. Gateways share their certificate.
     pub fn start(&self, name: &str, role: &'static str, url: &str) -> Member {
+        let blobs = match role {
+            BEFORE => String::new(),
+            _ => format!("blobs = {:?}\n", self.dir.path().join(self.blobs)),
+        };
+        self.start_with(name, role, url, format!("{blobs}{}{}", self.settings, self.tables))
+    }
+
+    /// Starts a member with a configuration of its own.
+    pub fn start_with(&self, name: &str, role: &'static str, url: &str, config: String) -> Member {
         let folder = self.dir.path().join(name);
         std::fs::create_dir_all(folder.join("server")).unwrap();
         let shared = self.dir.path().join("tls");
@@ -60,17 +95,21 @@ impl Site {
                 std::fs::copy(&path, own.join(path.file_name().unwrap())).unwrap();
             }
         }
-        let words = match role {
-            BEFORE => String::new(),
-            _ => format!("blobs = {:?}\n", self.dir.path().join(self.blobs)),
+        let program = match role {
+            BEFORE => std::env::var_os("HETAL_SERVER_BEFORE").unwrap(),
+            _ => env!("CARGO_BIN_EXE_hetal-server").into(),
         };
+        let prefix = if role == "worker" { &self.prefix[..] } else { &[] };
+        let program = prefix.iter().map(OsString::from).chain([program]).collect();
         let mut member = Member {
             child: spawn_nothing(),
             role,
             folder,
             address: "127.0.0.1:0".to_owned(),
             url: url.to_owned(),
-            words,
+            config,
+            program,
+            environment: self.environment.clone(),
         };
         member.run();
         if role != "worker" && !shared.exists() {
@@ -85,18 +124,32 @@ impl Site {
 
     /// A client that knows several gateways.
     pub fn connect(&self, gateways: &[&Member]) -> Remote {
-        Remote::connect(&self.address(gateways)).unwrap()
+        Remote::connect(&self.address(gateways, TOKEN)).unwrap()
     }
 
     /// How a client reaches several gateways.
-    pub fn address(&self, gateways: &[&Member]) -> Address {
+    pub fn address(&self, gateways: &[&Member], token: &str) -> Address {
         let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address.as_str()).collect();
         Address {
             server: addresses.join(","),
             authorities: std::fs::read(authority_path(&gateways[0].folder.join("server"))).unwrap(),
-            credentials: Credentials::Token(TOKEN.to_owned().into()),
+            credentials: Credentials::Token(token.to_owned().into()),
             retry_timeout: Duration::from_secs(120),
         }
+    }
+
+    /// A file of the header of a key set, and of bytes that nobody reads.
+    pub fn large_file(&self, bytes: u64, seed: u64) -> PathBuf {
+        let path = self.dir.path().join(format!("large {seed}"));
+        let mut file = BufWriter::new(File::create(&path).unwrap());
+        let keys = std::fs::read(owner().path("keys")).unwrap();
+        file.write_all(&keys[..4096]).unwrap();
+        let mut random = Random(seed);
+        for _ in 0..bytes / 8 {
+            file.write_all(&random.next().to_le_bytes()).unwrap();
+        }
+        file.into_inner().unwrap();
+        path
     }
 
     pub fn query(&self, sql: &str) -> String {
@@ -113,9 +166,29 @@ impl Site {
     }
 }
 
+/// The name of a blob of a file's bytes.
+pub fn name_of(file: &Path) -> BlobName {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(file).unwrap()).unwrap();
+    BlobName(*hasher.finalize().as_bytes())
+}
+
 /// Follows a training with the fixed verdicts, and returns its results.
 pub fn results(remote: &Remote, job: JobId) -> Vec<(usize, BlobName)> {
     names(&super::follow(remote, job, |_| {}))
+}
+
+/// Waits until a job of this remote has made progress.
+pub fn wait_for_iterations(remote: &Remote, job: JobId, count: u64) {
+    let mut watch = remote.watch(job, 0);
+    while let Some(event) = watch.next_event().unwrap() {
+        match event.kind {
+            EventKind::Progress(p) if p.phase == Phase::Training && p.iterations >= count => return,
+            EventKind::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+    panic!("the job ended");
 }
 
 fn spawn_nothing() -> Child {
@@ -143,6 +216,13 @@ impl Member {
         std::fs::read_to_string(self.folder.join(format!("server/cards/{card}/worker"))).unwrap()
     }
 
+    /// The most memory that it has had, in MiB.
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -151,20 +231,11 @@ impl Member {
     /// Starts a process in the folder, at the same address.
     pub fn run(&mut self) {
         let _ = self.child.wait();
-        let token = Fingerprint::of(TOKEN.as_bytes());
         let config = self.folder.join("server.toml");
-        // A process that is killed often makes many attempts.
-        let text = format!(
-            "{}checkpoint_every = 2\nlease_seconds = 3\n[bounds]\nattempts = 10000\n[[tenants]]\nname = \"ann\"\n\
-             token = \"{token}\"\n",
-            self.words
-        );
-        std::fs::write(&config, text).unwrap();
+        std::fs::write(&config, &self.config).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
-        let mut command = match self.role {
-            BEFORE => Command::new(std::env::var_os("HETAL_SERVER_BEFORE").unwrap()),
-            _ => Command::new(env!("CARGO_BIN_EXE_hetal-server")),
-        };
+        let mut command = Command::new(&self.program[0]);
+        command.args(&self.program[1..]).envs(self.environment.iter().copied());
         if self.role != BEFORE {
             command.args(["--role", self.role]);
         }
