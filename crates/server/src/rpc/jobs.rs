@@ -68,7 +68,7 @@ impl Service {
         let body = *blake3::hash(&message.encode_to_vec()).as_bytes();
         let new = NewJob { id: JobId(id), request, body, label: message.label.clone(), spec };
         let job = self.core.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
-        self.core.notifier.notify();
+        self.core.notifier.notify_of(job.id);
         Ok(self.describe(&job))
     }
 

@@ -18,7 +18,7 @@ pub use settings::PgSettings;
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, MAX_BACKOFF, Millis, NewJob, OwnerMarks,
-    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, check_job_quota, check_same_request,
+    Quota, SharedState, State, TenantTotals, Term, Upload, UploadList, Woken, check_job_quota, check_same_request,
     check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
 };
 use crate::tenants::Tenant;
@@ -152,7 +152,7 @@ impl Database for PgState {
         Some(self)
     }
 
-    fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()> {
+    fn watch(&self, woken: Woken) -> Result<()> {
         self.connections.listen(woken)
     }
 
@@ -240,7 +240,7 @@ impl State for PgState {
                 find_upload(db, tenant, name)?.filter(|upload| upload.complete).ok_or(Error::NoBlob { name })?;
             }
             insert_job(db, tenant, job, self.now(db, now)?)?;
-            db.announce()?;
+            db.announce(job.id)?;
             find_summary(db, tenant, job.id)
         })
     }
@@ -267,7 +267,7 @@ impl State for PgState {
                 if db.execute(sql, &[&&id.0[..], &now])? > 0 {
                     add_event(db, &id.0, v1::event::What::Cancelled(v1::Cancelled {}))?;
                 }
-                db.announce()?;
+                db.announce(id)?;
             }
             find_summary(db, tenant, id)
         })
@@ -309,7 +309,7 @@ impl State for PgState {
             let sql = "INSERT INTO verdicts VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
             db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
-            db.announce()
+            db.announce(id)
         })
     }
 
@@ -397,7 +397,7 @@ impl State for PgState {
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
             }
-            db.announce()
+            db.announce(lease.job)
         })
     }
 
@@ -436,7 +436,7 @@ impl State for PgState {
                 &[&self.now(db, now)?, &length(now, until), &reason, &&id.0[..], &i64::from(round)];
             let Some(row) = db.optional(&sql, values)? else { return Ok(None) };
             add_event(db, &id.0, v1::event::What::Failed(v1::Failed { reason: reason.into_owned() }))?;
-            db.announce()?;
+            db.announce(id)?;
             Ok(Some(row.try_get::<_, String>(0)?))
         })?;
         tenant.map(|name| Tenant::try_from(name).map_err(|_| corrupt("a tenant"))).transpose()
