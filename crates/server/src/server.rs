@@ -131,10 +131,10 @@ pub(crate) fn start_with(mut config: Config, renewal_interval: Duration) -> Resu
     });
     let config = &core.config;
     let waking = Arc::downgrade(&core);
-    database.watch(Box::new(move || {
-        if let Some(core) = waking.upgrade() {
-            core.notifier.notify();
-        }
+    database.watch(Box::new(move |job| match (waking.upgrade(), job) {
+        (Some(core), Some(job)) => core.notifier.notify_of(job),
+        (Some(core), None) => core.notifier.notify(),
+        (None, _) => {}
     }))?;
     // The folder is locked, so any worker of this name is dead.
     if config.role.computes() {

@@ -63,7 +63,7 @@ impl VerdictTimeouts {
             match worker.core.state.expire(id, round, &reason, now, until) {
                 Ok(Some(tenant)) => {
                     tracing::info!(job = %id, round, "job failed: no verdict in time");
-                    worker.core.notifier.notify();
+                    worker.core.notifier.notify_of(id);
                     clear_ended(&*worker.core.state, &*worker.core.blobs, &tenant, id);
                 }
                 Ok(None) => {}

@@ -70,7 +70,7 @@ impl Service {
         let job = self.core.state.create_job(tenant, &new, &self.quota(), clock::millis())?;
         // A repeated request finds the job that it created.
         if job.id == new.id {
-            self.core.notifier.notify();
+            self.core.notifier.notify_of(job.id);
         }
         Ok(self.describe(&job))
     }

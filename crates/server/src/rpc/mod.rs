@@ -187,7 +187,7 @@ impl Hetal for Handler {
         subject.set(id);
         let job = self.run(&tenant, move |service, tenant| {
             let job = cancel_job(&*service.core.state, &*service.core.blobs, tenant, id, clock::millis())?;
-            service.core.notifier.notify();
+            service.core.notifier.notify_of(id);
             Ok(service.describe(&job))
         });
         job.await.map(Response::new)
@@ -240,7 +240,7 @@ impl Hetal for Handler {
         };
         let done = self.run(&tenant, move |service, tenant| {
             if service.core.state.judge(tenant, id, message.round, verdict)? {
-                service.core.notifier.notify();
+                service.core.notifier.notify_of(id);
             }
             Ok(())
         });

@@ -55,13 +55,17 @@ impl Handler {
         mut after: u64,
         out: &mpsc::Sender<std::result::Result<v1::Event, Status>>,
     ) -> std::result::Result<(), Status> {
-        let mut notifier = self.0.core.notifier.subscribe();
+        let mut notifier = self.0.core.notifier.subscribe(id);
         let mut last_sent = None;
         loop {
             notifier.mark_unchanged();
             let update = self.run(tenant, move |service, tenant| {
-                let events = service.core.state.events(tenant, id, after, EventLimit::PAGE)?;
-                Ok((service.core.state.summary(tenant, id)?, events))
+                let job = service.core.state.summary(tenant, id)?;
+                // Most jobs have nothing new.
+                let is_new = job.sequence > after;
+                let events =
+                    if is_new { service.core.state.events(tenant, id, after, EventLimit::PAGE)? } else { Vec::new() };
+                Ok((job, events))
             });
             let (job, events) = update.await?;
             let came = !events.is_empty();
@@ -72,7 +76,7 @@ impl Handler {
                 }
             }
             // More than one page, or an event that came meanwhile.
-            if came && after < job.sequence && !self.0.closing.load(Ordering::Relaxed) {
+            if came && after != job.sequence && !self.0.closing.load(Ordering::Relaxed) {
                 continue;
             }
             // The client resumes the stream at the next server.

@@ -110,7 +110,7 @@ impl<'a> Attempt<'a> {
         self.core.state.commit(&self.claim.lease, &change, (self.core.clock)())?;
         *counted = spent;
         self.checkpointed.fetch_or(change.checkpoint.is_some(), Ordering::Relaxed);
-        self.core.notifier.notify();
+        self.core.notifier.notify_of(self.job.id);
         Ok(())
     }
 

@@ -349,6 +349,9 @@ pub(crate) struct OwnerMarks {
     pub intended: String,
 }
 
+/// Is told of changes by other servers: of one job, or of anything.
+pub(crate) type Woken = Box<dyn Fn(Option<JobId>) + Send + Sync>;
+
 /// A state that lasts, to which blobs belong.
 pub(crate) trait Database: State {
     /// The identity in hexadecimal. It is random and shared by all backups.
@@ -368,7 +371,7 @@ pub(crate) trait Database: State {
         self.shared().is_some()
     }
     /// Calls `woken` after changes by other servers, but not after each of them.
-    fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()>;
+    fn watch(&self, woken: Woken) -> Result<()>;
     /// The name of the database, for messages.
     fn location(&self) -> String;
 }

@@ -7,8 +7,7 @@ use crate::store::state::*;
 use hetal_learn::Verdict;
 use hetal_testkit::postgres::{PASSWORD, Postgres};
 use hetal_wire::{BlobName, JobId, v1};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const FIVE_MINUTES: Millis = 300_000;
@@ -322,10 +321,10 @@ fn changes_wake_other_servers() {
     let Some(server) = Postgres::shared() else { return };
     let url = server.database();
     let [listening, changing] = [open(&url), open(&url)];
-    let count = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&count);
-    listening.watch(Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed))).unwrap();
-    let heard = || count.load(Ordering::Relaxed);
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&changes);
+    listening.watch(Box::new(move |job| noted.lock().unwrap().push(job))).unwrap();
+    let heard = || changes.lock().unwrap().len();
     until("it listens", || heard() == 1);
     queue(&changing, 1..=1);
     until("a job was queued", || heard() == 2);
@@ -333,10 +332,15 @@ fn changes_wake_other_servers() {
     listening.commit(&claim.lease, &Change::default(), 0).unwrap();
     changing.cancel_job(&tenant("ann"), claim.lease.job, 0).unwrap();
     until("it was cancelled", || heard() == 3);
+    let job = Some(claim.lease.job);
+    assert_eq!(*changes.lock().unwrap(), [None, job, job]);
+    server.query(&url, "NOTIFY hetal, '7'");
+    until("a server of the version before changed something", || heard() == 4);
+    assert_eq!(changes.lock().unwrap().last(), Some(&None));
     let end_all = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()";
     server.query(&url, end_all);
-    until("it listens again", || heard() >= 5);
+    until("it listens again", || heard() >= 6);
     let before = heard();
     changing.commit(&claim.lease, &Change { release: true, ..Change::default() }, 0).unwrap();
     until("it was released", || heard() > before);

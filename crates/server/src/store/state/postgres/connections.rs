@@ -10,8 +10,10 @@
 
 use super::settings::PgSettings;
 use crate::limits::caller;
+use crate::store::state::Woken;
 use crate::tenants::Tenant;
 use crate::{Error, Result};
+use hetal_wire::JobId;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
@@ -327,9 +329,10 @@ impl ConnectionPool {
         Ok(Connection { client, statements: RefCell::default() })
     }
 
-    /// Calls `woken` after changes by other servers. Notifications get lost with their connection,
-    /// so it is also called after each loss, and callers look by themselves once in a while.
-    pub fn listen(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()> {
+    /// Calls `woken` after changes by other servers, with the job that changed. Notifications get
+    /// lost with their connection, so it is also called after each loss, without a job, and callers
+    /// look by themselves once in a while.
+    pub fn listen(&self, woken: Woken) -> Result<()> {
         let (settings, own, woken) = (self.settings.clone(), self.sender.clone(), Arc::new(woken));
         self.runtime()?.spawn(async move {
             loop {
@@ -341,7 +344,7 @@ impl ConnectionPool {
                 if let Err(error) = lost {
                     tracing::debug!(error = %fault(&error), "no notifications from the database");
                 }
-                woken();
+                woken(None);
                 tokio::time::sleep(LISTEN_PAUSE).await;
             }
         });
@@ -365,7 +368,14 @@ impl Drop for ConnectionPool {
 /// Whom a notification wakes.
 struct Heard {
     own: String,
-    woken: Arc<Box<dyn Fn() + Send + Sync>>,
+    woken: Arc<Woken>,
+}
+
+/// What a notification says: the job that changed, unless its sender was this process. Servers of
+/// the version before name no job.
+fn changed_elsewhere(payload: &str, own: &str) -> Option<Option<JobId>> {
+    let (sender, job) = payload.split_once(' ').map_or((payload, None), |(sender, job)| (sender, job.parse().ok()));
+    (sender != own).then_some(job)
 }
 
 /// Listens until the connection ends.
@@ -383,7 +393,9 @@ where
     let hearing = tokio::spawn(async move {
         while let Some(message) = std::future::poll_fn(|cx| driver.poll_message(cx)).await {
             match message {
-                Ok(AsyncMessage::Notification(note)) if note.payload() != own => wake(),
+                Ok(AsyncMessage::Notification(note)) => {
+                    changed_elsewhere(note.payload(), &own).into_iter().for_each(&**wake);
+                }
                 Ok(_) => {}
                 Err(error) => return Err(error),
             }
@@ -392,7 +404,7 @@ where
     });
     client.batch_execute("LISTEN hetal").await?;
     // What changed before is not announced.
-    woken();
+    woken(None);
     hearing.await.unwrap_or(Ok(()))
 }
 
@@ -508,9 +520,10 @@ impl<'a> Db<'a> {
         self.optional(sql, values)?.ok_or_else(missing)
     }
 
-    /// Wakes the other servers when the transaction is committed.
-    pub fn announce(&self) -> Result<()> {
-        self.all("SELECT pg_notify('hetal', $1)", &[&self.pool.sender]).map(|_| ())
+    /// Tells the other servers of a changed job when the transaction is committed.
+    pub fn announce(&self, job: JobId) -> Result<()> {
+        let payload = format!("{} {job}", self.pool.sender);
+        self.all("SELECT pg_notify('hetal', $1)", &[&payload]).map(|_| ())
     }
 
     /// A number of a query with one row.

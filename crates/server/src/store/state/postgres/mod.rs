@@ -20,8 +20,9 @@ pub use settings::PgSettings;
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, LeaseTimes, MAX_BACKOFF, Millis, NewJob,
-    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, check_job_quota, check_same_request,
-    check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, Woken, check_job_quota,
+    check_same_request, check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes,
+    upload_in_use,
 };
 use crate::tenants::Tenant;
 use crate::{Error, Result};
@@ -160,7 +161,7 @@ impl Database for PgState {
         Some(self)
     }
 
-    fn watch(&self, woken: Box<dyn Fn() + Send + Sync>) -> Result<()> {
+    fn watch(&self, woken: Woken) -> Result<()> {
         self.connections.listen(woken)
     }
 
@@ -254,7 +255,7 @@ impl State for PgState {
                 return Err(Error::NoBlob { name });
             }
             insert_job(db, tenant, job, self.now(db, now)?)?;
-            db.announce()?;
+            db.announce(job.id)?;
             find_summary(db, tenant, job.id)
         })
     }
@@ -285,7 +286,7 @@ impl State for PgState {
                 }
                 // Repetitions wake nobody.
                 if ends || !asked {
-                    db.announce()?;
+                    db.announce(id)?;
                 }
             }
             find_summary(db, tenant, id)
@@ -333,7 +334,7 @@ impl State for PgState {
             let sql = "INSERT INTO verdicts VALUES ($1, $2, $3)";
             db.execute(sql, &[&&id.0[..], &i64::from(round), &number(&VERDICTS, verdict)])?;
             db.execute(&format!("UPDATE jobs SET ready = {CLOCK} WHERE id = $1 AND state = 2"), &[&&id.0[..]])?;
-            db.announce()?;
+            db.announce(id)?;
             Ok(true)
         })
     }
@@ -423,7 +424,7 @@ impl State for PgState {
             if let Some(what) = change.event.clone() {
                 add_event(db, &lease.job.0, what)?;
             }
-            db.announce()
+            db.announce(lease.job)
         })
     }
 
@@ -462,7 +463,7 @@ impl State for PgState {
                 &[&self.now(db, now)?, &length(now, until), &reason, &&id.0[..], &i64::from(round)];
             let Some(row) = db.optional(&sql, values)? else { return Ok(None) };
             add_event(db, &id.0, v1::event::What::Failed(v1::Failed { reason: reason.into_owned() }))?;
-            db.announce()?;
+            db.announce(id)?;
             Ok(Some(row.try_get::<_, String>(0)?))
         })?;
         tenant.map(|name| Tenant::try_from(name).map_err(|_| corrupt("a tenant"))).transpose()

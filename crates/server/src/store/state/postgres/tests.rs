@@ -132,7 +132,7 @@ fn repeated_requests_wake_nobody() {
     let [listening, state] = [open(&url), open(&url)];
     let ann = tenant("ann");
     let (woken, heard) = mpsc::channel();
-    listening.watch(Box::new(move || _ = woken.send(()))).unwrap();
+    listening.watch(Box::new(move |_| _ = woken.send(()))).unwrap();
     heard.recv_timeout(Duration::from_secs(60)).unwrap();
     complete(&state, &ann, [1, 2, 3]);
     state.create_job(&ann, &new_job(1), &QUOTA, 0).unwrap();

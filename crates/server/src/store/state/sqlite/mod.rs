@@ -7,8 +7,9 @@ mod schema;
 use super::stored::{KINDS, STATES, VERDICTS, corrupt, hex, number, numbered};
 use super::{
     Change, Claim, Database, EventLimit, Job, JobState, JobSummary, Lease, LeaseTimes, MAX_BACKOFF, Millis, NewJob,
-    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, check_job_quota, check_same_request,
-    check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes, upload_in_use,
+    OwnerMarks, Quota, SharedState, State, TenantTotals, Upload, UploadList, Woken, check_job_quota,
+    check_same_request, check_same_upload, check_upload_quota, check_verdict, job_not_ended, output_bytes,
+    upload_in_use,
 };
 use crate::store::disk::{Disk, OsDisk};
 use crate::tenants::Tenant;
@@ -152,7 +153,7 @@ impl Database for SqliteState {
     }
 
     /// There is no other server.
-    fn watch(&self, _: Box<dyn Fn() + Send + Sync>) -> Result<()> {
+    fn watch(&self, _: Woken) -> Result<()> {
         Ok(())
     }
 
