@@ -46,6 +46,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_parser_that_panics_is_an_error_that_names_the_file() {
+        let path = Path::new("models/model.onnx");
+        let failed = catch_panics(path, || -> Result<()> { panic!("division by zero") }).unwrap_err();
+        let said = failed.to_string();
+        assert!(said.contains("models/model.onnx") && said.contains("its parser failed"), "{said}");
+        assert!(matches!(catch_panics(path, || Ok(7)), Ok(7)));
+        let refused = catch_panics(path, || -> Result<()> { Err(Error::file(path, "is too small")) }).unwrap_err();
+        assert!(refused.to_string().contains("is too small"), "{refused}");
+    }
+
+    #[test]
     fn quotations_are_short_and_plain() {
         assert_eq!(quoted("\x1b]0;title\x07"), "\u{fffd}]0;title\u{fffd}");
         assert_eq!(quoted(&"x".repeat(1 << 20)).chars().count(), MESSAGE + 3);

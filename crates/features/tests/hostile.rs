@@ -239,6 +239,20 @@ fn external_weights_of_onnx_models() {
     assert!(refused().contains("model.onnx"), "{}", refused());
 }
 
+/// The parser divides by the strides of a convolution, and panics if they are 0.
+#[cfg(feature = "onnx")]
+#[test]
+fn an_onnx_model_whose_parser_panics_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.onnx");
+    let mut bytes = include_bytes!("golden/small.onnx").to_vec();
+    let strides = bytes.windows(4).position(|window| window == b"@\x02@\x02").unwrap();
+    bytes[strides..strides + 4].copy_from_slice(b"@\0@\0");
+    std::fs::write(&model, bytes).unwrap();
+    let said = Extractor::open(&model).err().unwrap().to_string();
+    assert!(said.contains("model.onnx") && said.contains("its parser failed"), "{said}");
+}
+
 /// Names from a file must not move the cursor of a terminal or set its title.
 #[test]
 fn control_characters_of_files_are_in_no_message() {
