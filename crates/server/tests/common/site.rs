@@ -97,7 +97,8 @@ impl Site {
         }
         let program = match role {
             BEFORE => std::env::var_os("HETAL_SERVER_BEFORE").unwrap(),
-            _ => env!("CARGO_BIN_EXE_hetal-server").into(),
+            // Another build, for comparisons.
+            _ => std::env::var_os("HETAL_SERVER_PROGRAM").unwrap_or(env!("CARGO_BIN_EXE_hetal-server").into()),
         };
         let prefix = if role == "worker" { &self.prefix[..] } else { &[] };
         let program = prefix.iter().map(OsString::from).chain([program]).collect();
