@@ -20,14 +20,14 @@ impl ChangeNotifier {
     pub fn notify(&self) {
         self.wake_threads();
         let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.values().for_each(|watched| _ = watched.send_replace(()));
+        watchers.values().for_each(|watched| watched.send_replace(()));
     }
 
     /// Wakes all waiting threads, and the tasks that watch a job.
     pub fn notify_of(&self, job: JobId) {
         self.wake_threads();
         let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.get(&job).into_iter().for_each(|watched| _ = watched.send_replace(()));
+        watchers.get(&job).into_iter().for_each(|watched| watched.send_replace(()));
     }
 
     fn wake_threads(&self) {
