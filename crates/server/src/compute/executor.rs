@@ -124,7 +124,7 @@ pub trait Executor {
         if rest.is_empty() { Ok(ciphertexts) } else { Err(bad(format!("{} bytes are left over", rest.len()))) }
     }
 
-    /// Deletes a blob of the job. If this fails, the next start of the server deletes the blob.
+    /// Deletes a blob of the job. If this fails, garbage collection deletes the blob.
     fn delete_output(&self, name: BlobName) {
         let key = BlobKey::new(&self.job().tenant, Namespace::Job(self.job().id), name);
         if let Err(error) = self.blobs().delete(&key) {

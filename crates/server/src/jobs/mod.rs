@@ -1,4 +1,4 @@
-//! Job specs, their validation, and the life cycle of jobs.
+//! Job specs, their validation, and the life cycle of jobs. The queue is in `store::state`.
 
 pub mod lifecycle;
 pub mod required_keys;

@@ -1,4 +1,4 @@
-//! Limits on concurrent work.
+//! Limits on the concurrency and the rate of requests. Quotas are in `store::state`.
 
 pub mod admission;
 pub mod caller;

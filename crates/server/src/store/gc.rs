@@ -2,7 +2,8 @@
 //!
 //! A crash may leave three kinds of files: staged bytes of an upload that is complete or deleted,
 //! blobs of a deleted upload or job, and ciphertexts of a checkpoint that was never committed. The
-//! collection runs when a server starts, before it serves clients.
+//! collection runs when a server starts, before it serves clients. With PostgreSQL `shared_gc` does
+//! this instead.
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace};
 use crate::store::staging::Staging;
