@@ -1,17 +1,17 @@
 #![doc = include_str!("../README.md")]
 
+mod change_notifier;
 mod clock;
 mod compute;
 pub mod config;
-mod context;
 mod error;
 mod jobs;
 mod limits;
 mod monitor;
 mod net;
-mod notify;
 mod rpc;
 mod server;
+mod server_core;
 mod store;
 pub mod tenants;
 #[doc(hidden)]

@@ -1,10 +1,10 @@
 //! Starts and stops a server: storage, sockets and threads.
 
+use crate::change_notifier::ChangeNotifier;
 use crate::clock;
 use crate::compute::device::Devices;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
-use crate::context::Core;
 use crate::jobs::required_keys::RequiredKeysCache;
 use crate::jobs::verdict_timeout::VerdictTimeouts;
 use crate::monitor::metrics::{HealthSource, Metrics};
@@ -12,9 +12,9 @@ use crate::monitor::usage::TenantSource;
 use crate::net::certificates::{self, ServerCertificates};
 use crate::net::expiry::DailyWarnings;
 use crate::net::{metrics_http, tls};
-use crate::notify::ChangeNotifier;
 use crate::rpc::auth::AuthLayer;
 use crate::rpc::{Handler, Service};
+use crate::server_core::Core;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::duties;
 use crate::store::ownership;

@@ -2,11 +2,11 @@
 
 use crate::clock::{self, Clock};
 use crate::compute::device::{ComputeDevice, Devices};
-use crate::context::Core;
 use crate::monitor::histograms::{BYTES, Histogram, SECONDS, WAITS};
 use crate::monitor::probe::Probe;
 use crate::monitor::usage::{LargestTenants, TenantSource, usage};
 use crate::net::certificates::ServerCertificates;
+use crate::server_core::Core;
 use crate::store::disk::{Disk, OsDisk};
 use crate::store::state::{JobState, Quota, State};
 use crate::{Error, Result};

@@ -6,7 +6,6 @@ mod jobs;
 mod streams;
 mod uploads;
 
-use crate::context::Core;
 use crate::jobs::lifecycle::{cancel_job, delete_job};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::admission::{AdmissionQueue, TenantSemaphores};
@@ -15,6 +14,7 @@ use crate::limits::rate::RateLimit;
 use crate::monitor::metrics::Metrics;
 use crate::net::connections::{ActiveRequest, ConnectionLimits, Connections};
 use crate::net::tls::Peer;
+use crate::server_core::Core;
 use crate::store::state::Quota;
 use crate::store::uploads::Uploads;
 use crate::tenants::audit::{AuditLog, AuditSubject};

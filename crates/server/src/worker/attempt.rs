@@ -1,7 +1,7 @@
 //! One attempt at a job.
 
 use crate::compute::device::ComputeDevice;
-use crate::context::Core;
+use crate::server_core::Core;
 use crate::store::state::{Change, Claim, Job, JobState, LeaseTimes};
 use crate::worker::retry::AttemptOutcome;
 use crate::worker::shutdown::{ShutdownReason, ShutdownSignal};

@@ -3,10 +3,10 @@
 use crate::compute::ckks::{CkksExecutor, DevicePlan, JobInput};
 use crate::compute::device::{self, CallResult, ComputeDevice, MemoryPlan};
 use crate::config::bytes_of_gib;
-use crate::context::Core;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
 use crate::monitor::metrics::add;
+use crate::server_core::Core;
 use crate::store::blobs::{BlobKey, LocalFile, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
 use crate::worker::attempt::Attempt;

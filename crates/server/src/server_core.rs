@@ -1,11 +1,11 @@
 //! What requests and workers share.
 
+use crate::change_notifier::ChangeNotifier;
 use crate::clock::Clock;
 use crate::compute::param_registry::ParamRegistry;
 use crate::config::Config;
 use crate::jobs::required_keys::RequiredKeysCache;
 use crate::monitor::metrics::Metrics;
-use crate::notify::ChangeNotifier;
 use crate::store::blobs::Blobs;
 use crate::store::state::State;
 use crate::worker::give_way::GiveWay;
