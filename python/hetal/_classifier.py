@@ -22,7 +22,7 @@ from hetal._labels import class_weights, classes_of, native_labels, python_class
 from hetal._passphrase import Source, reveal
 from hetal._process import require_same_process
 from hetal._progress import Progress
-from hetal.callbacks import Callbacks, as_list
+from hetal.callbacks import Callback, Callbacks, as_list
 from hetal.errors import HetalError, InvalidInput, PrivateModelWarning, UntrustedServerWarning
 
 PathOrText = Union[str, "os.PathLike[str]"]
@@ -301,6 +301,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         callbacks = as_list(self.callbacks)
         progress = Progress(self.verbose)
         begun: dict[str, Any] = {}
+        following: list[Callback] = []
 
         def on_event(event: dict[str, Any]) -> None:
             progress.show(event)
@@ -308,6 +309,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             if kind == "begun":
                 begun.update(event)
                 for callback in callbacks:
+                    following.append(callback)
                     callback.on_begin({**event, "params": self.get_params(deep=False)})
             elif kind == "epoch":
                 epoch = {key: value for key, value in event.items() if key != "kind"}
@@ -328,9 +330,8 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 _say_how_to_continue(error, settings["project"], begun.get("name"), self.verbose)
-            if begun:
-                for callback in callbacks:
-                    callback.on_interrupt(error)
+            for callback in following:
+                callback.on_interrupt(error)
             raise
         finally:
             progress.close()

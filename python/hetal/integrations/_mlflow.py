@@ -36,6 +36,8 @@ class MLflow(Callback):
         self.run_id: str | None = None
 
     def on_begin(self, training: dict[str, Any]) -> None:
+        # A run of an earlier training is none of this one.
+        self.run_id = None
         client = self._client()
         name = self.experiment or "Default"
         known = client.get_experiment_by_name(name)
