@@ -35,6 +35,16 @@ async function ended(child, what) {
   check(child.exitCode === 0, `${what} ended with ${child.exitCode}`);
 }
 
+// A program that still writes would put files back into the folder that is deleted after it.
+async function end(child) {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const gone = once(child, "exit");
+  child.kill();
+  const timer = setTimeout(() => child.kill("SIGKILL"), 30_000);
+  await gone;
+  clearTimeout(timer);
+}
+
 async function until(good, what) {
   for (const end = Date.now() + PATIENCE; !(await good()); ) {
     if (Date.now() > end) throw new Error(`waited ${PATIENCE / 1000} seconds for ${what}`);
@@ -231,7 +241,7 @@ try {
   failures.push(error.stack);
 } finally {
   await browser.close();
-  children.forEach((child) => child.kill());
+  await Promise.all(children.map(end));
 }
 [...new Set(failures)].forEach((failure) => console.log(`pages: ${failure}`));
 console.log(`pages: ${failures.length ? "FAILED" : `passed, screenshots in ${shots}`}`);
