@@ -114,6 +114,52 @@ fn a_suspended_worker_is_fenced() {
 }
 
 /// A worker that is asked to stop leaves its job to another one, and a gateway its clients.
+/// The library of Debian's package `faketime`.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// Starts a member whose clock is wrong.
+fn with_clock(site: &mut Site, name: &str, role: &'static str, offset: &'static str) -> Member {
+    assert!(std::path::Path::new(FAKETIME).exists(), "apt-get install faketime");
+    site.environment = vec![("LD_PRELOAD", FAKETIME), ("FAKETIME", offset), ("DONT_FAKE_MONOTONIC", "1")];
+    let member = site.start(name, role, &site.url);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", member.id())).unwrap();
+    assert!(maps.contains(FAKETIME), "the clock of {name} is right");
+    member
+}
+
+#[test]
+#[ignore = "needs Debian's package faketime: cargo test -p hetal-server --test site -- --ignored clocks"]
+fn clocks_that_are_off_by_five_minutes_change_nothing() {
+    let _watched = Watchdog::new(LONGEST);
+    let Some(mut site) = Site::new() else { return };
+    let gateways =
+        [with_clock(&mut site, "gateway 1", "gateway", "+5m"), with_clock(&mut site, "gateway 2", "gateway", "-5m")];
+    // A worker with a fast clock must not take a job whose lease holds.
+    site.query(
+        "CREATE TABLE stolen (worker TEXT);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.worker <> OLD.worker AND OLD.until > EXTRACT(EPOCH FROM clock_timestamp()) * 1000
+            THEN INSERT INTO stolen VALUES (NEW.worker); END IF; RETURN NEW; END $$;
+        CREATE TRIGGER note AFTER UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION note();",
+    );
+    let mut workers =
+        [with_clock(&mut site, "worker 1", "worker", "-5m"), with_clock(&mut site, "worker 2", "worker", "+5m")];
+    let remotes = [0, 1].map(|n| site.connect(&[&gateways[n], &gateways[1 - n]]));
+    let training = owner().upload(&remotes[0]);
+    let jobs = [0, 1].map(|n| remotes[n].train([n as u8; 16], "", &training).unwrap().id);
+    // Leases are taken over by workers of either clock.
+    for n in [0, 1, 0, 1] {
+        let held = format!("SELECT COUNT(*) > 0 FROM jobs WHERE worker = '{}'", workers[n].name());
+        site.wait(&held, "t");
+        workers[n].kill();
+        workers[n].run();
+    }
+    for (remote, job) in remotes.iter().zip(jobs) {
+        assert_eq!(results(remote, job), owner().reference());
+    }
+    assert_eq!(site.query("SELECT COUNT(*) FROM stolen"), "0");
+}
+
 #[test]
 fn members_that_stop_are_missed_by_nobody() {
     let _watched = Watchdog::new(LONGEST);
