@@ -212,7 +212,7 @@ fn show(arguments: &ShowArguments) -> Result<()> {
 /// What each security costs, as text.
 fn table_text(table: &ReleaseTable) -> String {
     let mut text = format!(
-        "noise of the decrypted weights: at most {:.1e} in the 2-norm; {} models under this key; private accuracy on the \
+        "noise of the decrypted weights: at most {:.1e} in the 2-norm; models under this key: {}; private accuracy on the \
          validation rows {:.2} %\n  security   noise of a weight   accuracy\n",
         table.noise_bound,
         table.models,
