@@ -187,7 +187,7 @@ fn check_upload(name: BlobName, found: Option<&Upload>, kind: BlobKind, size: u6
 }
 
 /// Refuses a request with too many row blobs.
-pub fn check_batch_count(batches: usize, max_batches: usize) -> Result<()> {
+pub fn check_row_blob_count(batches: usize, max_batches: usize) -> Result<()> {
     if batches <= max_batches {
         return Ok(());
     }

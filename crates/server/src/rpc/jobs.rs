@@ -3,7 +3,7 @@
 use super::Service;
 use crate::jobs::required_keys::{OLD_KEYS_HINT, describe_key_error};
 use crate::jobs::spec::JobSpec;
-use crate::jobs::validate::{RequestValidator, ValidTraining, check_batch_count};
+use crate::jobs::validate::{RequestValidator, ValidTraining, check_row_blob_count};
 use crate::limits::admission::Admission;
 use crate::store::blobs::{BlobKey, Namespace, has_content};
 use crate::store::state::NewJob;
@@ -18,14 +18,14 @@ use std::sync::Arc;
 
 impl Service {
     /// Refuses a request with too many row blobs.
-    pub(super) fn check_batches(&self, message: &v1::CreateJobRequest) -> Result<()> {
+    pub(super) fn check_row_blobs(&self, message: &v1::CreateJobRequest) -> Result<()> {
         use v1::create_job_request::Work::{Classification, Training};
         let batches = match &message.work {
             Some(Training(training)) => training.batches.len() + training.validation.len(),
             Some(Classification(classification)) => classification.queries.len(),
             None => 0,
         };
-        check_batch_count(batches, self.core.config.bounds.batches)
+        check_row_blob_count(batches, self.core.config.bounds.batches)
     }
 
     /// Creates a job. The admission covers the computation of the key requirements. Checking the

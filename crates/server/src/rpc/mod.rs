@@ -156,7 +156,7 @@ impl Hetal for Handler {
         let (tenant, subject) = authenticated(&request)?;
         let message = request.into_inner();
         // Checked before the request waits in the queue with its message in memory.
-        self.0.check_batches(&message)?;
+        self.0.check_row_blobs(&message)?;
         let (service, owner) = (Arc::clone(&self.0), tenant.clone());
         let work = move |admission| service.create_job(&owner, &message, admission);
         let job = answer(&self.0.core.metrics, self.0.admission.run_blocking(&tenant, work).await)?;

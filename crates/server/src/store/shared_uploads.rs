@@ -1,8 +1,8 @@
 //! Uploads that any of several servers continues.
 //!
-//! Whole parts go to the blob store, and the state records them. The rest, less than a part, is in
+//! Whole parts go to the blob store, and the state records them. The tail, less than a part, is in
 //! the staging folder of the server that receives it, and only this server knows it: if the upload
-//! goes on at another server, the client sends that rest again.
+//! goes on at another server, the client sends that tail again.
 
 use crate::store::blobs::{BlobKey, Blobs, Namespace, PartStore};
 use crate::store::disk::AppendFile;
@@ -24,8 +24,8 @@ pub struct SharedUploads {
     blobs: Arc<dyn Blobs>,
     /// The name of this server.
     server: String,
-    /// Where the staged rest of an upload begins.
-    rests: Mutex<HashMap<(Tenant, BlobName), u64>>,
+    /// Where the staged tail of an upload begins.
+    tails: Mutex<HashMap<(Tenant, BlobName), u64>>,
     in_memory: PartsInMemory,
 }
 
@@ -70,8 +70,8 @@ impl SharedUploads {
     pub fn new(database: &Arc<dyn Database>, blobs: &Arc<dyn Blobs>, server: &str) -> Option<Self> {
         database.shared().and(blobs.parts())?;
         let (database, blobs) = (Arc::clone(database), Arc::clone(blobs));
-        let (server, rests, in_memory) = (server.to_owned(), Mutex::default(), PartsInMemory::default());
-        Some(Self { database, blobs, server, rests, in_memory })
+        let (server, tails, in_memory) = (server.to_owned(), Mutex::default(), PartsInMemory::default());
+        Some(Self { database, blobs, server, tails, in_memory })
     }
 
     fn state(&self) -> Result<&dyn SharedState> {
@@ -82,15 +82,15 @@ impl SharedUploads {
         self.blobs.parts().ok_or_else(|| Error::State { reason: "the blob store receives no parts".to_owned() })
     }
 
-    fn rest_begins(&self, tenant: &Tenant, name: BlobName) -> Option<u64> {
-        self.rests.lock().unwrap_or_else(PoisonError::into_inner).get(&(tenant.clone(), name)).copied()
+    fn tail_begins(&self, tenant: &Tenant, name: BlobName) -> Option<u64> {
+        self.tails.lock().unwrap_or_else(PoisonError::into_inner).get(&(tenant.clone(), name)).copied()
     }
 
-    fn set_rest(&self, tenant: &Tenant, name: BlobName, begins: Option<u64>) {
-        let (mut rests, key) = (self.rests.lock().unwrap_or_else(PoisonError::into_inner), (tenant.clone(), name));
+    fn set_tail(&self, tenant: &Tenant, name: BlobName, begins: Option<u64>) {
+        let (mut tails, key) = (self.tails.lock().unwrap_or_else(PoisonError::into_inner), (tenant.clone(), name));
         match begins {
-            Some(offset) => rests.insert(key, offset),
-            None => rests.remove(&key),
+            Some(offset) => tails.insert(key, offset),
+            None => tails.remove(&key),
         };
     }
 
@@ -102,32 +102,32 @@ impl SharedUploads {
     /// The number of bytes received so far, as this server knows.
     pub fn received(&self, tenant: &Tenant, name: BlobName, staging: &Staging) -> Result<u64> {
         let in_parts = self.state()?.bytes_in_parts(tenant, name)?;
-        let rest_follows_parts = self.rest_begins(tenant, name) == Some(in_parts);
+        let rest_follows_parts = self.tail_begins(tenant, name) == Some(in_parts);
         Ok(in_parts + if rest_follows_parts { staging.received(tenant, name)? } else { 0 })
     }
 
-    /// Whether this server is the last that received the upload and knows where its staged rest
-    /// begins. Otherwise the rest is of no use.
-    fn keeps_rest(&self, tenant: &Tenant, name: BlobName) -> Result<bool> {
-        let is_known = self.rest_begins(tenant, name).is_some();
+    /// Whether this server is the last that received the upload and knows where its staged tail
+    /// begins. Otherwise the tail is of no use.
+    fn keeps_tail(&self, tenant: &Tenant, name: BlobName) -> Result<bool> {
+        let is_known = self.tail_begins(tenant, name).is_some();
         Ok(is_known && self.state()?.is_received_by(tenant, name, &self.server)?)
     }
 
-    /// Deletes staged rests of uploads that are complete or gone, or that went on elsewhere.
+    /// Deletes staged tails of uploads that are complete or gone, or that went on elsewhere.
     /// Returns their number.
     pub fn collect_staged(&self, staging: &Staging) -> Result<usize> {
         let (files, mut removed) = (staging.files()?, 0);
-        let mut rests: BTreeSet<_> = files.iter().cloned().collect();
-        rests.extend(self.rests.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned());
-        for (tenant, name) in rests {
-            if self.keeps_rest(&tenant, name)? {
+        let mut tails: BTreeSet<_> = files.iter().cloned().collect();
+        tails.extend(self.tails.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned());
+        for (tenant, name) in tails {
+            if self.keeps_tail(&tenant, name)? {
                 continue;
             }
             // Whoever receives it now decides.
             let Ok(staged) = staging.lock(&tenant, name) else { continue };
-            if !self.keeps_rest(&tenant, name)? {
+            if !self.keeps_tail(&tenant, name)? {
                 staged.discard()?;
-                self.set_rest(&tenant, name, None);
+                self.set_tail(&tenant, name, None);
                 removed += usize::from(files.contains(&(tenant, name)));
             }
         }
@@ -135,13 +135,13 @@ impl SharedUploads {
         Ok(removed)
     }
 
-    /// Takes the right to add to an upload. A staged rest that belongs elsewhere is deleted.
+    /// Takes the right to add to an upload. A staged tail that belongs elsewhere is deleted.
     pub fn resume(&self, tenant: &Tenant, upload: &Upload, staged: &Staged) -> Result<PartWriter> {
         let hold = self.state()?.hold_upload(tenant, upload.name, &self.server)?;
         let in_parts = hold.bytes();
-        if self.rest_begins(tenant, upload.name) != Some(in_parts) {
+        if self.tail_begins(tenant, upload.name) != Some(in_parts) {
             staged.discard()?;
-            self.set_rest(tenant, upload.name, Some(in_parts));
+            self.set_tail(tenant, upload.name, Some(in_parts));
         }
         Ok(PartWriter { hold, size: upload.size, staged: 0 })
     }
@@ -164,7 +164,7 @@ impl SharedUploads {
         staged.read()?.read_to_end(&mut bytes).map_err(|e| Error::file(staged.path(), e))?;
         if bytes.len() as u64 != next_part_bytes(offset, *size) {
             staged.discard()?;
-            return Err(Error::Damaged { what: format!("the staged rest of upload {}", hold.name) });
+            return Err(Error::Damaged { what: format!("the staged tail of upload {}", hold.name) });
         }
         let head = if number == 0 { bytes.iter().take(HEADER_LEN).copied().collect() } else { Vec::new() };
         let (hash, length) = (hash_of_part(&bytes, offset, *size), bytes.len() as u64);
@@ -177,7 +177,7 @@ impl SharedUploads {
         self.state()?.add_part(hold, &part)?;
         hold.parts.push(part);
         staged.discard()?;
-        self.set_rest(&hold.tenant, hold.name, Some(hold.bytes()));
+        self.set_tail(&hold.tenant, hold.name, Some(hold.bytes()));
         writer.staged = 0;
         Ok(staged.append()?.0)
     }
@@ -201,7 +201,7 @@ impl SharedUploads {
             self.discard(writer, staged)?;
             return Err(Error::Damaged { what: format!("upload {}", hold.name) });
         }
-        self.set_rest(&hold.tenant, hold.name, None);
+        self.set_tail(&hold.tenant, hold.name, None);
         let finished = state.finish_upload(hold);
         if finished.is_err() {
             // Another server may have deleted the upload before the blob was in its place.
@@ -215,7 +215,7 @@ impl SharedUploads {
     pub fn delete(&self, tenant: &Tenant, name: BlobName, staged: &Staged) -> Result<()> {
         let key = BlobKey::new(tenant, Namespace::Uploads, name);
         let id = self.state()?.revoke_upload(tenant, name)?;
-        self.set_rest(tenant, name, None);
+        self.set_tail(tenant, name, None);
         self.parts()?.discard(&key, id.as_deref().unwrap_or_default())?;
         self.blobs.delete(&key)?;
         staged.discard()?;
@@ -239,7 +239,7 @@ impl SharedUploads {
     pub fn discard(&self, writer: &PartWriter, staged: &Staged) -> Result<()> {
         let (hold, key) = (&writer.hold, BlobKey::new(&writer.hold.tenant, Namespace::Uploads, writer.hold.name));
         staged.discard()?;
-        self.set_rest(&hold.tenant, hold.name, None);
+        self.set_tail(&hold.tenant, hold.name, None);
         self.state()?.drop_parts(hold)?;
         self.parts()?.discard(&key, hold.store_id.as_deref().unwrap_or_default())
     }
@@ -252,9 +252,9 @@ impl SharedUploads {
 
 #[cfg(test)]
 impl SharedUploads {
-    /// How many rests this server knows.
-    pub fn rests(&self) -> usize {
-        self.rests.lock().unwrap().len()
+    /// How many tails this server knows.
+    pub fn tails(&self) -> usize {
+        self.tails.lock().unwrap().len()
     }
 }
 

@@ -233,7 +233,7 @@ fn staged_rests_do_not_pile_up() {
     finish(&second, there).unwrap();
     assert_eq!(first.collect_staged().unwrap(), 3);
     assert_eq!(first.staging.files().unwrap(), [(ann.clone(), name_of(own))]);
-    assert_eq!(first.shared.as_ref().unwrap().rests(), 1);
+    assert_eq!(first.shared.as_ref().unwrap().tails(), 1);
     drop(writer);
     assert_eq!((first.collect_staged().unwrap(), resume(&first, own).1), (0, 1000));
     // After a restart nobody knows where a rest begins.
