@@ -555,7 +555,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "authority": _path(self.authority),
             "token_file": _path(self.token_file),
             "certificate": _certificate(self.certificate),
-            "passphrase": os.environ.get("HETAL_PASSPHRASE") if self.passphrase is None else reveal(self.passphrase),
+            "passphrase": reveal(self.passphrase),
             "name": _text("name", name),
             "replace": bool(self.replace),
             "learning_rate": _number("learning_rate", self.learning_rate),

@@ -182,6 +182,22 @@ def test_a_passphrase_that_protects_nothing_is_refused(iris, home, entered):
     assert not list(home.rglob("secret.key"))
 
 
+def test_an_empty_variable_is_refused(iris, home, monkeypatch):
+    """As in the program: a variable that was to hold a passphrase must not leave the key without one."""
+    monkeypatch.setenv("HETAL_PASSPHRASE", "")
+    clf = toy(max_epochs=1)
+    with pytest.raises(errors.InvalidInput, match="HETAL_PASSPHRASE is set, but empty.*unset it"):
+        clf.fit(*iris)
+    assert not list(home.rglob("secret.key"))
+    clf.set_params(passphrase=Passphrase("correct horse")).fit(*iris)
+    monkeypatch.setenv("HETAL_PASSPHRASE", "correct horse")
+    again = HetalClassifier.from_project(clf.project_, clf.model_name_)
+    np.testing.assert_array_equal(again.coef_, clf.coef_)
+    monkeypatch.setenv("HETAL_PASSPHRASE", "")
+    with pytest.raises(errors.InvalidInput, match="HETAL_PASSPHRASE is set, but empty"):
+        HetalClassifier.from_project(clf.project_, clf.model_name_)
+
+
 def test_passphrases_are_copied_and_not_pickled():
     passphrase = Passphrase("correct horse")
     assert copy.copy(passphrase) == passphrase == copy.deepcopy(passphrase)
