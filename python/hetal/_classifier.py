@@ -343,12 +343,14 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         self.project_ = os.fspath(settings["project"])
         page = Path(settings["project"]) / "reports" / f"{self.model_name_}.html"
         self.report_ = os.fspath(page) if page.exists() else None
-        for callback in callbacks:
-            callback.on_end({"history": self.history_, **self.training_})
-        if self.verbose and self.report_:
-            print(f"report: {self.report_}", file=sys.stderr)
-        # At the end: where warnings are errors, the model is there all the same.
-        self._warn(advice)
+        try:
+            for callback in callbacks:
+                callback.on_end({"history": self.history_, **self.training_})
+            if self.verbose and self.report_:
+                print(f"report: {self.report_}", file=sys.stderr)
+        finally:
+            # At the end: where warnings are errors, the model is there all the same.
+            self._warn(advice)
         return self
 
     @classmethod

@@ -257,6 +257,41 @@ def test_a_warning_made_an_error_leaves_the_model(iris):
     assert clf.predict(iris[0]).shape == (150,)
 
 
+WARN_TWICE = """
+import warnings
+from hetal.errors import UntrustedServerWarning
+
+for _ in range(2):
+    warnings.warn("do not trust this server", UntrustedServerWarning)
+"""
+
+
+def test_every_warning_of_an_untrusted_server_is_shown():
+    """By default Python shows a warning of one place and text once, and then no more."""
+    done = subprocess.run([sys.executable, "-c", WARN_TWICE], capture_output=True, text=True, check=True)
+    assert done.stderr.count("do not trust this server") == 2, done.stderr
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", WARN_TWICE], capture_output=True, text=True)
+    assert ended.returncode == 1, "filters of the user come first"
+
+
+def test_a_callback_that_fails_hides_no_untrusted_server(iris, monkeypatch):
+    class Tracker(hetal.Callback):
+        def on_end(self, result):
+            raise RuntimeError("the tracker is gone")
+
+    train = hetal._native.fit
+
+    def fit(*arguments):
+        classifier, result = train(*arguments)
+        return classifier, {**result, "matches_reference": False}
+
+    monkeypatch.setattr(hetal._native, "fit", fit)
+    clf = toy(max_epochs=1, verify=True, callbacks=Tracker())
+    with pytest.warns(errors.UntrustedServerWarning), pytest.raises(RuntimeError, match="tracker"):
+        clf.fit(*iris)
+    assert clf.predict(iris[0]).shape == (150,), "the training ended, and its model is there"
+
+
 def test_the_lock_of_the_interpreter_is_free(iris):
     """Another thread counts on while native code works."""
     counted, done = [0], threading.Event()
