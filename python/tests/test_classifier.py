@@ -345,8 +345,34 @@ def test_a_fit_that_failed_is_not_fitted(iris):
     clf = toy(callbacks=stop)
     with pytest.raises(RuntimeError, match="enough"):
         clf.fit(*iris)
+    assert not [name for name in vars(clf) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         clf.predict(iris[0])
+
+
+FAILED_FITS = {
+    "a refused parameter": lambda X, y: (toy(name="a/b"), (X, y)),
+    "one class": lambda X, y: (toy(), (X, y * 0)),
+    "labels of a mixed type": lambda X, y: (toy(), (X, np.array(["a", 1] * 75, dtype=object))),
+    "weights of other rows": lambda X, y: (toy(), (X, y, [1.0])),
+    "a callback": lambda X, y: (toy(max_epochs=1, callbacks=lambda epoch: 1 / 0), (X, y)),
+}
+
+
+@pytest.mark.parametrize("kind", FAILED_FITS)
+def test_a_fit_that_failed_leaves_the_model_before(iris, kind):
+    """Attributes are never of two trainings: whoever catches the exception has the model of before."""
+    X, y = iris
+    clf = toy(max_epochs=1).fit(X[:, :2], y > 0)
+    predicted = clf.predict(X[:, :2])
+    other, arguments = FAILED_FITS[kind](X, y)
+    clf.set_params(**other.get_params())
+    before = dict(vars(clf))
+    with pytest.raises((ValueError, errors.HetalError, ZeroDivisionError)):
+        clf.fit(*arguments)
+    assert vars(clf).keys() == before.keys()
+    assert all(vars(clf)[name] is before[name] for name in before)
+    np.testing.assert_array_equal(clf.predict(X[:, :2]), predicted)
 
 
 def test_weights_are_routed(iris):
