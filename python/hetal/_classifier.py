@@ -290,15 +290,38 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         hetal.errors.UntrustedServerWarning
             With ``verify``: the server computed something else.
         """
-        rows, labels = validate_data(self, X, y, dtype=np.float64, order="C")
-        classes, numbers = classes_of(labels)
-        check_classification_targets(labels)
-        if len(classes) < 2:
-            raise InvalidInput(f"y has one class only, {classes[0]!r}: a classifier needs at least 2 classes")
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, rows, dtype=np.float64)
-        settings = self._settings(self.name, class_weights(self.class_weight, classes, labels))
-        settings["random_state"] = _seed(self.random_state)
         callbacks = as_list(self.callbacks)
+        # What is set is set at once, at the end: attributes are always those of one training.
+        trained = self._unfitted()
+        advice = trained._train(X, y, sample_weight, callbacks)
+        self._become(trained)
+        try:
+            for callback in callbacks:
+                callback.on_end({"history": self.history_, **self.training_})
+            if self.verbose and self.report_:
+                print(f"report: {self.report_}", file=sys.stderr)
+        finally:
+            # At the end: where warnings are errors, the model is there all the same.
+            self._warn(advice)
+        return self
+
+    def _unfitted(self) -> HetalClassifier:
+        """An estimator with the same parameters, which are not copied."""
+        unfitted: HetalClassifier = type(self).__new__(type(self))
+        unfitted.__dict__ = self.get_params(deep=False)
+        return unfitted
+
+    def _become(self, trained: HetalClassifier) -> None:
+        """Takes the attributes of an estimator that was fitted."""
+        params = self.get_params(deep=False)
+        fitted = {name: value for name, value in vars(trained).items() if name not in params}
+        others = {name: value for name, value in vars(self).items() if name != "feature_names_in_"}
+        self.__dict__ = others | fitted
+
+    def _train(self, X: ArrayLike, y: ArrayLike, sample_weight: Any, callbacks: list[Callback]) -> str | None:
+        """Trains, and sets the attributes. Returns what to try if the loss had not converged."""
+        settings, classes, rows = self._training_rows(X, y, sample_weight)
+        project = Path(settings["project"])
         progress = Progress(self.verbose)
         begun: dict[str, Any] = {}
         following: list[Callback] = []
@@ -316,40 +339,40 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
                 for callback in callbacks:
                     callback.on_epoch(dict(epoch))
 
-        names = getattr(self, "feature_names_in_", None)
         require_same_process()
         try:
-            classifier, result = _native.fit(
-                settings,
-                rows,
-                native_labels(classes, numbers),
-                weights,
-                None if names is None else names.tolist(),
-                on_event,
-            )
+            classifier, result = _native.fit(settings, *rows, on_event)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                _say_how_to_continue(error, settings["project"], begun.get("name"), self.verbose)
+                _say_how_to_continue(error, project, begun.get("name"), self.verbose)
             for callback in following:
                 callback.on_interrupt(error)
             raise
         finally:
             progress.close()
+        require_same_order(classes, classifier.about())
+        advice: str | None = result.pop("advice")
         self.server_ = result.pop("server")
         self.history_ = result.pop("history")
-        advice = result.pop("advice")
-        require_same_order(classes, classifier.about())
         self._set_model(classifier, classes, result)
-        self.project_ = os.fspath(settings["project"])
-        page = Path(settings["project"]) / "reports" / f"{self.model_name_}.html"
-        self.report_ = os.fspath(page) if page.exists() else None
-        for callback in callbacks:
-            callback.on_end({"history": self.history_, **self.training_})
-        if self.verbose and self.report_:
-            print(f"report: {self.report_}", file=sys.stderr)
-        # At the end: where warnings are errors, the model is there all the same.
-        self._warn(advice)
-        return self
+        self._set_project(project)
+        return advice
+
+    def _training_rows(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[dict[str, Any], NDArray[Any], tuple[Any, Any, Any, Any]]:
+        """The parameters, the classes, and features, labels, weights and names of columns."""
+        features, labels = validate_data(self, X, y, dtype=np.float64, order="C")
+        classes, numbers = classes_of(labels)
+        check_classification_targets(labels)
+        if len(classes) < 2:
+            raise InvalidInput(f"y has one class only, {classes[0]!r}: a classifier needs at least 2 classes")
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, features, dtype=np.float64)
+        settings = self._settings(self.name, class_weights(self.class_weight, classes, labels))
+        settings["random_state"] = _seed(self.random_state)
+        names = getattr(self, "feature_names_in_", None)
+        columns = None if names is None else names.tolist()
+        return settings, classes, (features, native_labels(classes, numbers), weights, columns)
 
     @classmethod
     def from_project(cls, project: PathOrText, name: str = "model", **params: Any) -> HetalClassifier:
@@ -382,11 +405,9 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         if about["columns"] is not None:
             estimator.feature_names_in_ = np.asarray(about["columns"], dtype=object)
         estimator._set_model(classifier, python_classes(about), {"path": path})
-        estimator.project_ = os.fspath(project)
+        estimator._set_project(project)
         estimator.server_ = None
         estimator.history_ = []
-        page = Path(project) / "reports" / f"{name}.html"
-        estimator.report_ = os.fspath(page) if page.exists() else None
         return estimator
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -530,6 +551,11 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         known = ("name", "classes", "class_type", "columns", "features")
         self.training_ = {key: value for key, value in about.items() if key not in known} | more
 
+    def _set_project(self, project: PathOrText) -> None:
+        self.project_ = os.fspath(project)
+        page = Path(project) / "reports" / f"{self.model_name_}.html"
+        self.report_ = os.fspath(page) if page.exists() else None
+
     def _warn(self, advice: str | None) -> None:
         if self.training_["matches_reference"] is False:
             bound = self.training_["difference_bound"]
@@ -555,7 +581,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "authority": _path(self.authority),
             "token_file": _path(self.token_file),
             "certificate": _certificate(self.certificate),
-            "passphrase": os.environ.get("HETAL_PASSPHRASE") if self.passphrase is None else reveal(self.passphrase),
+            "passphrase": reveal(self.passphrase),
             "name": _text("name", name),
             "replace": bool(self.replace),
             "learning_rate": _number("learning_rate", self.learning_rate),
@@ -571,10 +597,6 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
             "validation_fraction": _number("validation_fraction", self.validation_fraction),
             "random_state": None,
         }
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """A ``fit`` that failed has set ``n_features_in_``, and no model."""
-        return hasattr(self, "coef_")
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "coef_"):

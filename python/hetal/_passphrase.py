@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Union
 
 from hetal.errors import InvalidInput
+
+#: The environment variable that serves where no passphrase is given.
+_VARIABLE = "HETAL_PASSPHRASE"
 
 
 class Passphrase:
@@ -66,9 +70,9 @@ Source = Union[Passphrase, Callable[[], str], None]
 
 
 def reveal(source: Source) -> str | None:
-    """The passphrase of a parameter, if there is one."""
+    """The passphrase of a parameter, or of the environment, if there is one."""
     if source is None:
-        return None
+        return _of_environment()
     if isinstance(source, Passphrase):
         return source.reveal()
     if callable(source):
@@ -77,6 +81,16 @@ def reveal(source: Source) -> str | None:
         "passphrase is a plain value, which repr and pickle of an estimator would show: give "
         "hetal.Passphrase(...), or a function that returns it, such as getpass.getpass"
     )
+
+
+def _of_environment() -> str | None:
+    text = os.environ.get(_VARIABLE)
+    if text == "":
+        raise InvalidInput(
+            f"{_VARIABLE} is set, but empty, and an empty passphrase protects nothing: set it to the passphrase, or "
+            "unset it"
+        )
+    return text
 
 
 def _checked(text: Any) -> str:

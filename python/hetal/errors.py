@@ -1,5 +1,7 @@
 """The exceptions of hetal. Every message says what happened and what to do next."""
 
+import warnings
+
 
 class HetalError(Exception):
     """Any error of hetal."""
@@ -68,5 +70,8 @@ class PrivateModelWarning(UserWarning):
 class UntrustedServerWarning(UserWarning):
     """The weights are not those of the same training without encryption."""
 
+
+# Every training says it, not only the first one of a line of code. Filters of the user come first.
+warnings.simplefilter("always", UntrustedServerWarning, append=True)
 
 __all__ = [name for name, value in dict(globals()).items() if isinstance(value, type)]

@@ -182,6 +182,22 @@ def test_a_passphrase_that_protects_nothing_is_refused(iris, home, entered):
     assert not list(home.rglob("secret.key"))
 
 
+def test_an_empty_variable_is_refused(iris, home, monkeypatch):
+    """As in the program: a variable that was to hold a passphrase must not leave the key without one."""
+    monkeypatch.setenv("HETAL_PASSPHRASE", "")
+    clf = toy(max_epochs=1)
+    with pytest.raises(errors.InvalidInput, match="HETAL_PASSPHRASE is set, but empty.*unset it"):
+        clf.fit(*iris)
+    assert not list(home.rglob("secret.key"))
+    clf.set_params(passphrase=Passphrase("correct horse")).fit(*iris)
+    monkeypatch.setenv("HETAL_PASSPHRASE", "correct horse")
+    again = HetalClassifier.from_project(clf.project_, clf.model_name_)
+    np.testing.assert_array_equal(again.coef_, clf.coef_)
+    monkeypatch.setenv("HETAL_PASSPHRASE", "")
+    with pytest.raises(errors.InvalidInput, match="HETAL_PASSPHRASE is set, but empty"):
+        HetalClassifier.from_project(clf.project_, clf.model_name_)
+
+
 def test_passphrases_are_copied_and_not_pickled():
     passphrase = Passphrase("correct horse")
     assert copy.copy(passphrase) == passphrase == copy.deepcopy(passphrase)
@@ -241,6 +257,41 @@ def test_a_warning_made_an_error_leaves_the_model(iris):
     assert clf.predict(iris[0]).shape == (150,)
 
 
+WARN_TWICE = """
+import warnings
+from hetal.errors import UntrustedServerWarning
+
+for _ in range(2):
+    warnings.warn("do not trust this server", UntrustedServerWarning)
+"""
+
+
+def test_every_warning_of_an_untrusted_server_is_shown():
+    """By default Python shows a warning of one place and text once, and then no more."""
+    done = subprocess.run([sys.executable, "-c", WARN_TWICE], capture_output=True, text=True, check=True)
+    assert done.stderr.count("do not trust this server") == 2, done.stderr
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", WARN_TWICE], capture_output=True, text=True)
+    assert ended.returncode == 1, "filters of the user come first"
+
+
+def test_a_callback_that_fails_hides_no_untrusted_server(iris, monkeypatch):
+    class Tracker(hetal.Callback):
+        def on_end(self, result):
+            raise RuntimeError("the tracker is gone")
+
+    train = hetal._native.fit
+
+    def fit(*arguments):
+        classifier, result = train(*arguments)
+        return classifier, {**result, "matches_reference": False}
+
+    monkeypatch.setattr(hetal._native, "fit", fit)
+    clf = toy(max_epochs=1, verify=True, callbacks=Tracker())
+    with pytest.warns(errors.UntrustedServerWarning), pytest.raises(RuntimeError, match="tracker"):
+        clf.fit(*iris)
+    assert clf.predict(iris[0]).shape == (150,), "the training ended, and its model is there"
+
+
 def test_the_lock_of_the_interpreter_is_free(iris):
     """Another thread counts on while native code works."""
     counted, done = [0], threading.Event()
@@ -294,8 +345,34 @@ def test_a_fit_that_failed_is_not_fitted(iris):
     clf = toy(callbacks=stop)
     with pytest.raises(RuntimeError, match="enough"):
         clf.fit(*iris)
+    assert not [name for name in vars(clf) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         clf.predict(iris[0])
+
+
+FAILED_FITS = {
+    "a refused parameter": lambda X, y: (toy(name="a/b"), (X, y)),
+    "one class": lambda X, y: (toy(), (X, y * 0)),
+    "labels of a mixed type": lambda X, y: (toy(), (X, np.array(["a", 1] * 75, dtype=object))),
+    "weights of other rows": lambda X, y: (toy(), (X, y, [1.0])),
+    "a callback": lambda X, y: (toy(max_epochs=1, callbacks=lambda epoch: 1 / 0), (X, y)),
+}
+
+
+@pytest.mark.parametrize("kind", FAILED_FITS)
+def test_a_fit_that_failed_leaves_the_model_before(iris, kind):
+    """Attributes are never of two trainings: whoever catches the exception has the model of before."""
+    X, y = iris
+    clf = toy(max_epochs=1).fit(X[:, :2], y > 0)
+    predicted = clf.predict(X[:, :2])
+    other, arguments = FAILED_FITS[kind](X, y)
+    clf.set_params(**other.get_params())
+    before = dict(vars(clf))
+    with pytest.raises((ValueError, errors.HetalError, ZeroDivisionError)):
+        clf.fit(*arguments)
+    assert vars(clf).keys() == before.keys()
+    assert all(vars(clf)[name] is before[name] for name in before)
+    np.testing.assert_array_equal(clf.predict(X[:, :2]), predicted)
 
 
 def test_weights_are_routed(iris):

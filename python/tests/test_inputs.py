@@ -83,6 +83,18 @@ def test_labels_of_tables(rows, expected, kind):
         clf.predict(FRAMES["pandas"](X)[NAMES[::-1]])
 
 
+def test_a_fit_that_failed_leaves_the_names_of_columns(rows, expected):
+    X, y = rows
+    clf = toy(max_epochs=1, project=expected.project_).fit(FRAMES["pandas"](X), y)
+    with pytest.raises(ValueError, match="one class"):
+        clf.fit(FRAMES["pandas"](X).rename(columns=str.upper), y * 0)
+    assert clf.feature_names_in_.tolist() == NAMES
+    with pytest.raises(ValueError, match="one class"):
+        clf.fit(X[:, :2], y * 0)
+    assert clf.feature_names_in_.tolist() == NAMES and clf.n_features_in_ == 5
+    np.testing.assert_array_equal(clf.predict(FRAMES["pandas"](X)), expected.predict(X))
+
+
 def broken(X, value):
     X = X.copy()
     X[3, 2] = value

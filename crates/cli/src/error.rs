@@ -40,6 +40,12 @@ pub enum Error {
     /// A passphrase is needed and was not given.
     #[error("a passphrase is needed: give --passphrase-file FILE, set HETAL_PASSPHRASE, or type it in a terminal")]
     NoPassphrase,
+    /// The environment variable for the passphrase is empty.
+    #[error(
+        "HETAL_PASSPHRASE is set, but empty, and an empty passphrase protects nothing: set it to the passphrase, or \
+         unset it"
+    )]
+    EmptyVariable,
     /// A passphrase was requested for an existing key without one.
     #[error(
         "the secret key {} exists and has no passphrase: `hetal keys rotate --passphrase` makes a new key with one",

@@ -709,6 +709,30 @@ fn key_files(folder: &Path) -> Vec<String> {
     names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("keys-")).collect()
 }
 
+/// A variable that was to hold a passphrase must not leave a key without one.
+#[test]
+fn an_empty_variable_is_refused() {
+    let folder = TempDir::new();
+    let (dir, words) = (folder.path().join("p"), folder.path().join("words"));
+    std::fs::write(&words, "correct horse\n").unwrap();
+    let shape = ["--columns", "6", "--classes", "3", "--batch", "64", "--set", SET];
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_hetal")).args(arguments).env("HETAL_PASSPHRASE", "").output().unwrap()
+    };
+    let refused = |arguments: &[&str]| {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("HETAL_PASSPHRASE is set, but empty"), "{said}");
+    };
+    let keygen = [&["keygen", "--dir", text(&dir)], &shape[..]].concat();
+    refused(&keygen);
+    refused(&[&keygen[..], &["--passphrase"]].concat());
+    assert!(!dir.join("secret.key").exists());
+    let made = run(&[&keygen[..], &["--passphrase", "--passphrase-file", text(&words)]].concat());
+    assert!(made.status.success(), "a file is used instead: {}", String::from_utf8_lossy(&made.stderr));
+    refused(&["keys", "backup", text(&folder.path().join("backup")), "--dir", text(&dir)]);
+}
+
 /// A key with a passphrase, its backup and its replacement.
 #[test]
 fn keys_are_locked_backed_up_restored_and_replaced() {

@@ -34,6 +34,7 @@ impl PassphraseSource {
 
     /// The passphrase of a key file; `None` if the file has none.
     pub fn for_key_file(&self, path: &Path) -> Result<Option<Passphrase>> {
+        self.require_no_empty_variable()?;
         if !path.exists() || !secret_file::is_locked(path)? {
             return Ok(None);
         }
@@ -45,6 +46,7 @@ impl PassphraseSource {
 
     /// The passphrase of a model file; `None` if the file has none.
     pub fn for_model(&self, path: &Path) -> Result<Option<Passphrase>> {
+        self.require_no_empty_variable()?;
         if !Model::is_locked(path) {
             return Ok(None);
         }
@@ -65,6 +67,7 @@ impl PassphraseSource {
 
     /// The passphrase of a file or of the environment.
     pub fn given(&self) -> Result<Option<Passphrase>> {
+        self.require_no_empty_variable()?;
         let text = match &self.passphrase_file {
             Some(path) => {
                 warn_if_others_read("passphrase", path);
@@ -77,6 +80,13 @@ impl PassphraseSource {
             None => std::env::var(VARIABLE).ok().map(Zeroizing::new),
         };
         Ok(text.map(Passphrase::new).transpose()?)
+    }
+
+    /// A variable that was to hold a passphrase, and is empty, must not leave a key without one,
+    /// also where no passphrase is needed. A file that is given is used instead of the variable.
+    fn require_no_empty_variable(&self) -> Result<()> {
+        let is_empty = self.passphrase_file.is_none() && std::env::var_os(VARIABLE).is_some_and(|text| text.is_empty());
+        if is_empty { Err(Error::EmptyVariable) } else { Ok(()) }
     }
 }
 
