@@ -331,7 +331,98 @@ fn write_cards(text: &mut String, cards: &[(usize, CardState)]) {
 mod tests {
     use super::*;
     use crate::store::state::{MemoryState, SqliteState};
-    use hetal_testkit::TempDir;
+    use hetal_testkit::{TempDir, exposition};
+    use std::path::Path;
+
+    /// Every metric with its type and its labels, and the bounds of histograms. Dashboards and
+    /// alerts of operators depend on all of these.
+    const METRICS: &[&str] = &[
+        "hetal_certificate_seconds_left gauge",
+        "hetal_checkpoints_total counter",
+        "hetal_device_failures_total counter",
+        "hetal_free_disk_bytes gauge",
+        "hetal_gpu_memory_bytes gauge device",
+        "hetal_gpu_memory_used_bytes gauge device",
+        "hetal_gpu_temperature_celsius gauge device",
+        "hetal_iteration_seconds histogram device le 0.005 0.02 0.05 0.1 0.25 0.5 1 2.5 5 15 60 300 +Inf",
+        "hetal_iteration_seconds_total counter",
+        "hetal_iterations_total counter",
+        "hetal_job_failures_total counter",
+        "hetal_jobs gauge state",
+        "hetal_queue_seconds histogram le tenant 1 5 15 60 300 900 3600 14400 86400 +Inf",
+        "hetal_received_bytes_total counter",
+        "hetal_refusals_total counter",
+        "hetal_request_seconds histogram le request 0.005 0.02 0.05 0.1 0.25 0.5 1 2.5 5 15 60 300 +Inf",
+        "hetal_requests_total counter",
+        "hetal_sent_bytes_total counter",
+        "hetal_storage_failures_total counter",
+        "hetal_upload_bytes histogram le tenant 100000 1000000 10000000 100000000 1000000000 2000000000 4000000000 \
+         8000000000 +Inf",
+        "hetal_uptime_seconds gauge",
+    ];
+
+    /// A probe that has this result for an hour.
+    fn known<T: Clone + Send + 'static>(result: T) -> Arc<Probe<T>> {
+        let hour = Duration::from_secs(3600);
+        let probe = Probe::new(hour, hour);
+        probe.result(move || result).unwrap();
+        probe
+    }
+
+    /// A source in which every metric has values.
+    fn complete_source(folder: &Path) -> HealthSource {
+        let config = crate::Config { folder: folder.to_owned(), ..crate::Config::default() };
+        crate::net::certificates::acceptor(&config).unwrap();
+        let card = CardState { used_bytes: Some(7), total_bytes: Some(9), celsius: Some(61), ..CardState::default() };
+        let jobs = Some(vec![(JobState::Queued, 2), (JobState::Finished, 1)]);
+        let source = HealthSource::new(Arc::default(), Arc::new(MemoryState::default()), folder.to_owned());
+        for value in [0.3, 0.5, 1e12] {
+            source.metrics.request_times.observe("Hello", value);
+            source.metrics.iteration_times.observe("gpu 0", value);
+            source.metrics.queue_times.observe("ann", value);
+            source.metrics.upload_sizes.observe("ann", value);
+        }
+        source.metrics.queue_times.observe("bob", 1.5);
+        HealthSource {
+            certificates: Arc::new(ServerCertificates::read(&config).unwrap()),
+            devices: Devices::of_cards(vec![0, 3]),
+            cards: known(vec![(0, card), (3, CardState { celsius: Some(60), ..CardState::default() })]),
+            stored: known(StoredTotals { free_bytes: Some(1 << 40), jobs }),
+            ..source
+        }
+    }
+
+    #[test]
+    fn names_types_labels_and_bounds_of_metrics_do_not_change() {
+        let dir = TempDir::new();
+        let (_, text) = complete_source(dir.path()).answer("/metrics");
+        let families = exposition::parse(&text).unwrap();
+        let describe = |(name, family): (&String, &exposition::MetricFamily)| {
+            assert!(!family.samples.is_empty(), "{name} has no value");
+            let words = [name.as_str(), &family.kind].into_iter().chain(family.labels()).chain(family.bounds());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(families.iter().map(describe).collect::<Vec<_>>(), METRICS);
+    }
+
+    #[test]
+    fn every_metric_of_the_dashboard_exists() {
+        let dashboard = include_str!("../../../../packaging/grafana/hetal-server.json");
+        let is_part = |c: char| c == '_' || c.is_ascii_lowercase();
+        let names = dashboard.split("hetal_").skip(1).map(|rest| rest.split(|c| !is_part(c)).next().unwrap());
+        let metrics: Vec<_> = METRICS.iter().map(|metric| metric.split(' ').collect::<Vec<_>>()).collect();
+        let mut found = 0;
+        for name in names.map(|name| format!("hetal_{name}")) {
+            let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let is = |metric: &Vec<&str>| match metric[1] {
+                "histogram" => of_histogram == Some(metric[0]),
+                _ => name == metric[0],
+            };
+            assert!(metrics.iter().any(is), "{name}");
+            found += 1;
+        }
+        assert!(found > 15, "the dashboard has {found} metrics");
+    }
 
     /// A database that can be read but not written is not healthy.
     #[test]
