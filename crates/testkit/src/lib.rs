@@ -3,6 +3,7 @@
 
 pub mod allocation;
 mod canaries;
+pub mod exposition;
 pub mod fuzz;
 pub mod postgres;
 mod random;

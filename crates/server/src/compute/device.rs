@@ -100,6 +100,12 @@ impl Devices {
         Ok(Self { cards })
     }
 
+    /// These GPUs, whether there are any or not.
+    #[cfg(test)]
+    pub fn of_cards(cards: Vec<usize>) -> Self {
+        Self { cards }
+    }
+
     /// The GPUs, by their numbers; none on the CPU.
     pub fn cards(&self) -> &[usize] {
         &self.cards

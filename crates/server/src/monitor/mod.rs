@@ -1,5 +1,6 @@
-//! What an operator sees: counters, histograms, health, and the use of each tenant.
+//! What an operator sees: counters, gauges, histograms, health, and the use of each tenant.
 
+pub mod gauges;
 pub mod histograms;
 pub mod metrics;
 pub mod probe;

@@ -118,7 +118,7 @@ async fn respond(
         }
         _ => ("405 Method Not Allowed", String::new()),
     };
-    let kind = if body.starts_with("<!DOCTYPE") { "text/html; charset=utf-8" } else { "text/plain; version=0.0.4" };
+    let kind = if body.starts_with("<!DOCTYPE") { "text/html; charset=utf-8" } else { prometheus::TEXT_FORMAT };
     let reply = format!(
         "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nx-content-type-options: nosniff\r\nx-frame-options: DENY\r\n\
          cache-control: no-store\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",

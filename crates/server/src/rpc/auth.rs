@@ -1,7 +1,7 @@
 //! Authentication and audit of requests, before any message is read.
 
 use crate::clock;
-use crate::monitor::metrics::{Metrics, add};
+use crate::monitor::metrics::Metrics;
 use crate::net::tls::Peer;
 use crate::rpc::{Admitted, Service};
 use crate::tenants::Tenant;
@@ -50,7 +50,7 @@ where
         let peer = request.extensions().get::<Peer>().cloned();
         let recorder = Recorder { audit: Arc::clone(&service.audit), metrics: Arc::clone(&service.core.metrics) };
         let mut audited = AuditedRequest::begin(recorder, request.uri().path(), peer.as_ref());
-        add(&service.core.metrics.requests, 1);
+        service.core.metrics.requests.inc();
         let admitted = service.identify(request.headers(), peer.as_ref()).and_then(|identity| {
             audited.tenant = Some(identity.tenant.clone());
             service.admit(identity, peer.as_ref())
@@ -152,7 +152,7 @@ impl Drop for AuditedRequest {
     fn drop(&mut self) {
         let Recorder { audit, metrics } = &self.recorder;
         if self.code != Code::Ok {
-            add(&metrics.refusals, 1);
+            metrics.refusals.inc();
         }
         let elapsed = self.started.elapsed();
         // Whoever has no credentials names requests as he likes.

@@ -3,7 +3,6 @@
 use super::{Handler, Service};
 use crate::jobs::validate::{blob_name, job_id};
 use crate::limits::concurrency::Permit;
-use crate::monitor::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{EventLimit, JobState};
 use crate::tenants::Tenant;
@@ -38,7 +37,7 @@ impl Handler {
             if data.is_empty() {
                 return Ok(());
             }
-            add(&self.0.core.metrics.sent_bytes, data.len() as u64);
+            self.0.core.metrics.sent_bytes.inc_by(data.len() as u64);
             if out.send_timeout(Ok(v1::DownloadPart { data: data.into() }), self.0.idle()).await.is_err() {
                 // The client is gone or too slow.
                 return Ok(());

@@ -2,7 +2,6 @@
 
 use super::{Handler, Service};
 use crate::jobs::validate::blob_name;
-use crate::monitor::metrics::add;
 use crate::store::state::{BlobKind, Upload};
 use crate::store::uploads::{Resumed, UploadProgress};
 use crate::tenants::Tenant;
@@ -40,7 +39,7 @@ impl Handler {
             if data.len() > MESSAGE_PART_BYTES {
                 return Err(Error::invalid(format!("a part has more than {MESSAGE_PART_BYTES} bytes")).into());
             }
-            add(&self.0.core.metrics.received_bytes, data.len() as u64);
+            self.0.core.metrics.received_bytes.inc_by(data.len() as u64);
             came += data.len();
             let add = move |service: &Service, _: &Tenant| service.uploads.add(&mut writer, &data).map(|()| writer);
             writer = self.run(&tenant, add).await?;

@@ -5,7 +5,6 @@ use crate::compute::device::{self, CallResult, ComputeDevice, MemoryPlan};
 use crate::config::bytes_of_gib;
 use crate::jobs::lifecycle::clear_ended;
 use crate::jobs::spec::JobSpec;
-use crate::monitor::metrics::add;
 use crate::server_core::Core;
 use crate::store::blobs::{BlobKey, LocalFile, Namespace, has_content};
 use crate::store::state::{Change, Claim, Job, JobState, Millis};
@@ -229,14 +228,14 @@ impl WorkerContext {
         match next {
             NextState::BackOff(_) => {
                 tracing::error!(%job, %error, "the GPU failed: the job backs off");
-                add(&self.core.metrics.device_failures, 1);
+                self.core.metrics.device_failures.inc();
                 if let Error::Device { reason, .. } = error {
                     self.device_fault.lock().unwrap_or_else(PoisonError::into_inner).clone_from(reason);
                 }
             }
             NextState::Requeue(_) => tracing::warn!(%job, %error, "a transient fault: the job is retried"),
             NextState::End(Change { state: Some(JobState::Failed), .. }) => {
-                add(&self.core.metrics.failures, 1);
+                self.core.metrics.failures.inc();
                 tracing::error!(%job, %error, "job failed");
             }
             NextState::End(_) | NextState::Unchanged => {}

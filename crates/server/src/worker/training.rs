@@ -4,7 +4,6 @@
 use crate::compute::executor::Executor;
 use crate::config::bytes_of_gib;
 use crate::jobs::spec::{RowBlob, TrainingSpec};
-use crate::monitor::metrics::add;
 use crate::store::blobs::{BlobKey, Namespace};
 use crate::store::state::{Change, JobState};
 use crate::worker::attempt::Attempt;
@@ -83,11 +82,11 @@ impl<W: Executor> Host for JobHost<'_, W> {
         let mut pieces =
             pieces.map(|piece| batches.get(piece, |again| executor.batch(circuit, &uploaded[piece], again)));
         let model = executor.step(circuit, &unwrap_model(session.model()), rows, &mut pieces, request.size)?;
-        add(&self.attempt.core.metrics.iterations, 1);
-        let elapsed = start.elapsed();
-        add(&self.attempt.core.metrics.iteration_micros, elapsed.as_micros() as u64);
+        let (elapsed, metrics) = (start.elapsed(), &self.attempt.core.metrics);
+        metrics.iterations.inc();
+        metrics.iteration_seconds.inc_by(elapsed.as_secs_f64());
         let device = self.attempt.device.get().map_or("cpu", String::as_str);
-        self.attempt.core.metrics.iteration_times.observe_time(device, elapsed);
+        metrics.iteration_times.observe_time(device, elapsed);
         Ok(wrap_model(model))
     }
 
@@ -289,7 +288,7 @@ impl<'a, W: Executor> JobHost<'a, W> {
         let names = stored.iter().map(|(name, _)| name.to_string()).collect();
         let checkpoint = Checkpoint::new(record, names, self.iterations);
         self.attempt.commit(Change { checkpoint: Some(checkpoint.to_text()?), checkpoint_bytes, ..change })?;
-        add(&self.attempt.core.metrics.checkpoints, 1);
+        self.attempt.core.metrics.checkpoints.inc();
         self.since_checkpoint = 0;
         let left: BTreeSet<_> = stored.iter().map(|(name, _)| *name).collect();
         let before: BTreeSet<_> = self.stored.iter().map(|(name, _)| *name).collect();

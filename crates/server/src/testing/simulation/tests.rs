@@ -95,7 +95,7 @@ fn a_checkpoint_stores_what_changed() {
             .iter()
             .map(|client| (client.borrow().training.agreement.patience + 1) * toy_executor::PARTS)
             .sum();
-        let checkpoints = server.worker.core.metrics.checkpoints.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let checkpoints = server.worker.core.metrics.checkpoints.get() as usize;
         assert!(checkpoints >= machine.clients.iter().map(rounds).sum(), "seed {seed}");
         assert!(server.encoded.get() <= model * checkpoints + most, "seed {seed}: {} encoded", server.encoded.get());
         // However a job ended, it leaves no unreferenced blob.
@@ -210,7 +210,7 @@ fn a_lost_card_loses_no_job() {
         assert_eq!(job.progress, Some(resting), "its owner is told, and how far it was");
         assert_eq!(server.blobs.list(tenant, Namespace::Job(id)).unwrap(), stored);
     }
-    assert_eq!(server.worker.core.metrics.device_failures.load(Ordering::Relaxed), u64::from(3 * most - 1));
+    assert_eq!(server.worker.core.metrics.device_failures.get(), u64::from(3 * most - 1));
     assert_eq!(fails(false, most).state, JobState::Failed);
 }
 
@@ -381,7 +381,7 @@ fn a_stopped_server_loses_no_iteration() {
         };
         interleaved(stop, || server.work());
         let job = server.state.without_faults().job(&tenant, id).unwrap();
-        let done = server.worker.core.metrics.iterations.load(Ordering::Relaxed);
+        let done = server.worker.core.metrics.iterations.get();
         let stored = job.checkpoint.as_ref().map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
         assert_eq!(stored.map_or(0, |stored| stored["iterations"].as_u64().unwrap()), done, "seed {seed}");
         if job.state == JobState::Queued {
