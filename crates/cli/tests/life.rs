@@ -811,6 +811,36 @@ fn keys_are_locked_backed_up_restored_and_replaced() {
     assert!(error(&[&open[..], &["--passphrase", "--passphrase-file", &words]].concat()).contains("keys rotate"));
 }
 
+/// Whoever asks for fresh keys and a passphrase gets keys with this passphrase, also where there
+/// were unused ones with another.
+#[test]
+fn fresh_keys_have_the_passphrase_that_is_asked_for() {
+    let folder = TempDir::new();
+    let server = Server::start(folder.path());
+    let path = |name: &str| text(&folder.path().join(name)).to_owned();
+    let (dir, rows, old, new) = (path("p"), path("rows.csv"), path("old"), path("new"));
+    std::fs::write(&rows, table(150)).unwrap();
+    std::fs::write(&old, "correct horse\n").unwrap();
+    std::fs::write(&new, "battery staple\n").unwrap();
+    let shape = ["--set", SET, "--columns", "6", "--classes", "3", "--batch", "64"];
+    let lock = |words| ["--passphrase", "--passphrase-file", words];
+    json(&[&["keygen", "--json", "--dir", &dir], &shape[..], &lock(&old)].concat());
+    let connection = server.arguments();
+    let train = train_arguments(&dir, &rows, &connection);
+    let fresh = [&["--fresh-keys"], &lock(&new)[..]].concat();
+    json(&[&train[..], &fresh].concat());
+    let backup = |name: &str, words: &str| {
+        hetal(&["keys", "backup", &path(name), "--dir", &dir, "--passphrase-file", words]).status.success()
+    };
+    assert!(!backup("first", &old) && backup("second", &new), "the keys are not those that were asked for");
+    // Without --passphrase the fresh keys keep the passphrase of those that they replace.
+    let again = |words| [&train[..], &["--fresh-keys", "--replace", "--passphrase-file", words]].concat();
+    let refused = error(&again(&old));
+    assert!(refused.contains("not the passphrase"), "{refused}");
+    json(&again(&new));
+    assert!(backup("third", &new));
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let folder = TempDir::new();

@@ -14,7 +14,7 @@ use crate::terminal::progress::TrainingProgress;
 use crate::{Error, Result};
 use hetal_ckks::Params;
 use hetal_client::model::Provenance;
-use hetal_client::training::{Defaults, Trained, TrainingOptions, TrainingRun, shown_loss, wishes_text};
+use hetal_client::training::{self, Defaults, Trained, TrainingOptions, TrainingRun, shown_loss, wishes_text};
 use hetal_client::{Model, Project, keys};
 use hetal_extract_api::Manifest;
 use serde_json::{Value, json};
@@ -90,7 +90,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut project = Project::open(&arguments.dir, arguments.set.as_deref())?;
     let params = keys::params(&project)?;
     warn_if_insecure(&params);
-    arguments.lock.prepare(&mut project, arguments.fresh_keys)?;
+    let relock = arguments.lock.passphrase;
+    let replaced = arguments.fresh_keys && training::replaces_keys(&project, &arguments.name, relock)?;
+    arguments.lock.prepare(&mut project, replaced)?;
     explain_interrupt(INTERRUPTED);
     let remote = arguments.connection.connect(&mut project)?;
     let mut options = TrainingOptions::new(&arguments.name);
@@ -105,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     options.key_plan = arguments.key_plan.wish(arguments.row_form.uplink);
     options.replace = arguments.replace;
     options.fresh_keys = arguments.fresh_keys;
+    options.relock = relock && replaced;
     options.prior = arguments.prior;
     options.command = Some(command_line());
     options.extraction = manifest.as_ref().map(manifest_value).transpose()?;

@@ -104,7 +104,7 @@ impl<'a> TrainingRun<'a> {
         let start = Start::new(project, options, before)?;
         let live = Arc::new(Mutex::new(start.live(&folder, data, options)));
         let on_progress = &mut followed(&live, on_progress);
-        let retire = must_retire_keys(project, options, start.saved());
+        let retire = options.fresh_keys && must_retire_keys(project, options.relock, start.saved());
         let form = options.row_form.form;
         let same = start.saved().is_some_and(|saved| !retire && saved.matches(data, &layout, &wishes, form));
         if !same && matches!(start, Start::Resume(_)) {
@@ -513,15 +513,24 @@ pub(crate) fn parse(bytes: &[u8]) -> bool {
     serde_json::from_slice::<SavedTraining>(bytes).is_ok()
 }
 
-/// Returns whether the keys must be replaced: new keys are wanted, and the current ones were used
-/// and not created for this training.
-fn must_retire_keys(project: &Project, options: &TrainingOptions, before: Option<&SavedTraining>) -> bool {
-    // A passphrase is wanted, and the current key has none.
-    let open = project.passphrase().is_some() && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
+/// Returns whether a training of this name that asks for fresh keys replaces the current ones.
+/// With `relock` the fresh ones are to have a passphrase of their own.
+pub fn replaces_keys(project: &Project, name: &str, relock: bool) -> Result<bool> {
+    // That a file is damaged is said where the training begins.
+    let before = project::read::<SavedTraining>(&project.job(name)?.join("job.json")).ok().flatten();
+    Ok(must_retire_keys(project, relock, before.as_ref()))
+}
+
+/// Returns whether fresh keys must replace the current ones. They stay if they were made for this
+/// training, which was interrupted, or if no server has seen them; unless a passphrase is wanted
+/// that they do not have.
+fn must_retire_keys(project: &Project, relock: bool, before: Option<&SavedTraining>) -> bool {
     let made_for_this = |saved: &SavedTraining| {
         saved.fresh_keys && !saved.finished && project.settings().key_set(&saved.keys).is_some()
     };
-    options.fresh_keys && (open || keys::are_used(project) && !before.is_some_and(made_for_this))
+    let wants_lock = relock || project.passphrase().is_some();
+    let open = wants_lock && secret_file::is_locked(&project.secret()).is_ok_and(|locked| !locked);
+    open || (relock || keys::are_used(project)) && !before.is_some_and(made_for_this)
 }
 
 #[cfg(test)]
@@ -530,7 +539,7 @@ mod tests {
     use hetal_testkit::TempDir;
 
     /// An interrupted training keeps the keys that were created for it, unless a passphrase is
-    /// wanted and the key has none.
+    /// wanted and the key has none. A locked key gives way to one with a new passphrase.
     #[test]
     fn a_wish_for_a_lock_is_not_forgotten() {
         let folder = TempDir::new();
@@ -542,12 +551,12 @@ mod tests {
         let (blob, layout, file) = (saved.keys.clone(), "32 rows".to_owned(), "keys.hetal".to_owned());
         let set = KeySet { blob, bytes: 1, layout, shape: None, file, seconds: 1.0, sent: true };
         project.update(|s| s.keys = vec![set]).unwrap();
-        let mut options = TrainingOptions::new("model");
-        assert!(!must_retire_keys(&project, &options, Some(&saved)));
-        options.fresh_keys = true;
-        assert!(!must_retire_keys(&project, &options, Some(&saved)), "made for this");
-        assert!(must_retire_keys(&project, &options, None), "a server has seen them");
+        assert!(!must_retire_keys(&project, false, Some(&saved)), "made for this");
+        assert!(must_retire_keys(&project, false, None), "a server has seen them");
+        project.update(|s| s.keys[0].sent = false).unwrap();
+        assert!(!must_retire_keys(&project, false, None), "no server has seen them");
+        assert!(must_retire_keys(&project, true, None), "they are to have another passphrase");
         project.set_passphrase(Some(hetal_keys::Passphrase::new("a b c".to_owned().into()).unwrap()));
-        assert!(must_retire_keys(&project, &options, Some(&saved)), "the key is open");
+        assert!(must_retire_keys(&project, false, Some(&saved)), "the key is open");
     }
 }

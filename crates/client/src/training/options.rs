@@ -21,6 +21,9 @@ pub struct TrainingOptions {
     pub replace: bool,
     /// Whether to use new keys instead of keys that were used before.
     pub fresh_keys: bool,
+    /// Whether the passphrase of the project is meant for fresh keys, and does not open the current
+    /// ones.
+    pub relock: bool,
     /// The time between the arrival of logits and the verdict.
     pub verdict_delay: Duration,
     /// Whether to return an error when the server's GPU fails, instead of waiting until it works
@@ -46,6 +49,7 @@ impl TrainingOptions {
             verify: false,
             replace: false,
             fresh_keys: false,
+            relock: false,
             verdict_delay: rpc::VERDICT_DELAY,
             leave_resting: false,
             prior: 0.0,
