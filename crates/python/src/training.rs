@@ -11,12 +11,14 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::{Offer, Remote};
 use hetal_client::training::{self, Defaults, ProgressEvent, Trained, TrainingOptions, TrainingRun, wishes_text};
 use hetal_client::{Cancellation, KeyPlanWish, Layout, Project, RowFormWish, TrainingData, keys};
+use hetal_keys::ZeroingAllocator;
 use hetal_learn::{AgreementLimits, KeyPlan, Wishes};
 use hetal_local::{LocalServer, Needs};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -75,9 +77,11 @@ pub fn fit<'py>(
             None => Ok(()),
         }
     };
-    let (trained, server) = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+    let result = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
         train(settings, table, &events, &cancellation)
-    })?;
+    });
+    ZeroingAllocator::return_free_memory();
+    let (trained, server) = result?;
     let about = about(py, &trained, &server, &seconds)?;
     Ok((Classifier(trained.model), about))
 }
@@ -232,7 +236,14 @@ fn train_on(
     let chosen = format!("{}{}", data.preparation.text(), wishes_text(&options.wishes));
     events.send(Event::Chosen(chosen)).ok();
     let mut last = Instant::now();
+    let mut before = None;
     let mut report = |event: ProgressEvent| {
+        let phase = event.phase().map(|_| discriminant(&event));
+        if phase.is_some() && phase != before {
+            // What a phase has freed must not count beside what the next one needs.
+            ZeroingAllocator::return_free_memory();
+            before = phase;
+        }
         let event = match event {
             ProgressEvent::Judged { number, round } => {
                 let seconds = std::mem::replace(&mut last, Instant::now()).elapsed().as_secs_f64();
