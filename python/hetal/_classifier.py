@@ -341,7 +341,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
 
         require_same_process()
         try:
-            classifier, result = _native.fit(settings, *rows, on_event)
+            classifier, result = _native.fit(settings, rows, on_event)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 _say_how_to_continue(error, project, begun.get("name"), self.verbose)
@@ -360,8 +360,11 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
 
     def _training_rows(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
-    ) -> tuple[dict[str, Any], NDArray[Any], tuple[Any, Any, Any, Any]]:
-        """The parameters, the classes, and features, labels, weights and names of columns."""
+    ) -> tuple[dict[str, Any], NDArray[Any], _native.FitRows]:
+        """The parameters, the classes, and the rows as the native module keeps them.
+
+        Converted arrays end here: a training takes long, and needs its own copy of the rows only.
+        """
         features, labels = validate_data(self, X, y, dtype=np.float64, order="C")
         classes, numbers = classes_of(labels)
         check_classification_targets(labels)
@@ -372,7 +375,7 @@ class HetalClassifier(ClassifierMixin, BaseEstimator):
         settings["random_state"] = _seed(self.random_state)
         names = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
-        return settings, classes, (features, native_labels(classes, numbers), weights, columns)
+        return settings, classes, _native.FitRows(features, native_labels(classes, numbers), weights, columns)
 
     @classmethod
     def from_project(cls, project: PathOrText, name: str = "model", **params: Any) -> HetalClassifier:

@@ -16,12 +16,18 @@ class Classifier:
     def probabilities(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
     def about(self) -> dict[str, Any]: ...
 
+class FitRows:
+    def __new__(
+        cls,
+        features: NDArray[np.float64],
+        labels: NDArray[np.int64] | list[bool] | list[str],
+        weights: NDArray[np.float64] | None,
+        columns: list[str] | None,
+    ) -> FitRows: ...
+
 def fit(
     settings: dict[str, Any],
-    features: NDArray[np.float64],
-    labels: NDArray[np.int64] | list[bool] | list[str],
-    weights: NDArray[np.float64] | None,
-    columns: list[str] | None,
+    rows: FitRows,
     on_event: Callable[[dict[str, Any]], object],
 ) -> tuple[Classifier, dict[str, Any]]: ...
 def load(settings: dict[str, Any]) -> tuple[Classifier, Path]: ...

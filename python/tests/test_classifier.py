@@ -436,6 +436,17 @@ def test_importing_imports_no_tracker_and_no_frame():
     assert not heavy & set(done.stdout.split())
 
 
+def test_the_program_does_not_import_scikit_learn():
+    """It takes a second and much memory, also for `hetal --version`."""
+    source = "import sys, hetal._program; print(*sys.modules); import hetal; print(hetal.HetalClassifier, *dir(hetal))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    of_program, of_package = done.stdout.splitlines()
+    assert "hetal._native" in of_program.split() and not {"sklearn", "numpy"} & set(of_program.split())
+    assert "hetal._classifier.HetalClassifier" in of_package and set(hetal.__all__) <= set(of_package.split())
+    with pytest.raises(AttributeError, match="HetalRegressor"):
+        hetal.HetalRegressor
+
+
 def test_every_exception_is_one_of_ours():
     for name in errors.__all__:
         kind = getattr(errors, name)

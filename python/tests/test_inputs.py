@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pandas
@@ -12,7 +13,7 @@ import pytest
 from conftest import toy
 from sklearn.exceptions import NotFittedError
 
-from hetal import errors
+from hetal import Callback, _classifier, errors
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,26 @@ def test_labels_of_tables(rows, expected, kind):
     assert clf.feature_names_in_.tolist() == NAMES
     with pytest.raises(ValueError, match="feature names"):
         clf.predict(FRAMES["pandas"](X)[NAMES[::-1]])
+
+
+def test_converted_rows_are_gone_when_the_training_begins(rows, expected, monkeypatch):
+    """A training takes long, and keeps one copy of the rows beside those of the caller."""
+    converted, alive = [], []
+    check = _classifier.validate_data
+
+    def validate(*arguments, **options):
+        features, labels = check(*arguments, **options)
+        converted.append(weakref.ref(features))
+        return features, labels
+
+    class Look(Callback):
+        def on_begin(self, training):
+            alive.append(converted[0]() is not None)
+
+    monkeypatch.setattr(_classifier, "validate_data", validate)
+    X, y = rows
+    toy(max_epochs=1, project=expected.project_, callbacks=Look()).fit(X.astype(np.float32), y)
+    assert alive == [False]
 
 
 def test_a_fit_that_failed_leaves_the_names_of_columns(rows, expected):

@@ -16,9 +16,15 @@ pub struct LabelledMatrix {
 pub const MAX_FEATURE: f64 = 1e12;
 
 impl LabelledMatrix {
+    /// Features with their labels, [checked](Self::check).
+    pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
+        Self::check(&features, &labels, classes)?;
+        Ok(Self { features, labels, classes })
+    }
+
     /// Checks that there are rows and columns, that every feature is finite and at most
     /// [`MAX_FEATURE`], and that every label is below `classes`.
-    pub fn new(features: Matrix, labels: Vec<usize>, classes: usize) -> Result<Self> {
+    pub fn check(features: &Matrix, labels: &[usize], classes: usize) -> Result<()> {
         if features.rows() == 0 {
             return Err(Error::NoRows);
         }
@@ -38,10 +44,10 @@ impl LabelledMatrix {
                 false => Error::NotFinite { row, column, value },
             });
         }
-        if let Some(row) = labels.iter().position(|&label| label >= classes) {
-            return Err(Error::Label { row, label: labels[row], classes });
+        match labels.iter().position(|&label| label >= classes) {
+            Some(row) => Err(Error::Label { row, label: labels[row], classes }),
+            None => Ok(()),
         }
-        Ok(Self { features, labels, classes })
     }
 
     /// Fails unless every class has rows, which training needs.
@@ -82,6 +88,11 @@ impl LabelledMatrix {
             return Err(Error::Invalid { what: "batch", value: 0.0, must: "at least 1" });
         }
         Ok((0..self.rows()).step_by(batch).map(|start| start..(start + batch).min(self.rows())).collect())
+    }
+
+    /// The features and the labels.
+    pub fn into_parts(self) -> (Matrix, Vec<usize>) {
+        (self.features, self.labels)
     }
 
     /// The same labels with other features, of as many rows.

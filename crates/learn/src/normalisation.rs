@@ -114,8 +114,10 @@ impl Normalisation {
     /// The normalised features; a row beyond [`GUARD`] times the longest training row is an error.
     pub fn apply(&self, features: &Matrix) -> Result<Matrix> {
         features.require("features to normalise", usize::MAX, self.shift.len())?;
-        let features = self.prepared(features);
-        let mut normalised = Matrix::zeros(features.rows(), features.columns());
+        self.apply_to_prepared(self.prepared(features).into_owned())
+    }
+
+    fn apply_to_prepared(&self, mut features: Matrix) -> Result<Matrix> {
         let guard = GUARD * self.row_norm;
         for i in 0..features.rows() {
             let row = self.row(features.row(i));
@@ -123,22 +125,27 @@ impl Normalisation {
             if length.is_nan() || length > guard {
                 return Err(Error::BeyondGuard { row: i, column: largest(&row), norm: length, guard });
             }
-            normalised.row_mut(i).copy_from_slice(&row);
+            features.row_mut(i).copy_from_slice(&row);
         }
-        Ok(normalised)
+        Ok(features)
     }
 
-    /// The normalised features of training and validation rows. Standardised rows that are too long
-    /// are shortened; without standardisation they are an error, as in [`Normalisation::apply`].
-    pub fn training_rows(&self, features: &Matrix) -> Result<TrainingRows> {
-        if self.scaling != Scaling::Standard {
-            return Ok(TrainingRows { features: self.apply(features)?, shortened: 0 });
-        }
+    /// The normalised features of training and validation rows, in place where they are not
+    /// transformed. Standardised rows that are too long are shortened; without standardisation they
+    /// are an error, as in [`Normalisation::apply`].
+    pub fn training_rows(&self, features: Matrix) -> Result<TrainingRows> {
         features.require("features to normalise", usize::MAX, self.shift.len())?;
-        let prepared = self.prepared(features);
-        let mut rows = TrainingRows { features: Matrix::zeros(features.rows(), features.columns()), shortened: 0 };
+        let prepared = match self.prepared(&features) {
+            Cow::Owned(prepared) => Some(prepared),
+            Cow::Borrowed(_) => None,
+        };
+        let mut features = prepared.unwrap_or(features);
+        if self.scaling != Scaling::Standard {
+            return Ok(TrainingRows { features: self.apply_to_prepared(features)?, shortened: 0 });
+        }
+        let mut shortened = 0;
         for i in 0..features.rows() {
-            let mut row = self.row(prepared.row(i));
+            let mut row = self.row(features.row(i));
             let length = length(&row);
             if !length.is_finite() {
                 let guard = GUARD * self.row_norm;
@@ -147,11 +154,11 @@ impl Normalisation {
             // Beyond what rounding adds to the longest row.
             if length > self.row_norm * (1.0 + 1e-9) {
                 row.iter_mut().for_each(|x| *x *= self.row_norm / length);
-                rows.shortened += 1;
+                shortened += 1;
             }
-            rows.features.row_mut(i).copy_from_slice(&row);
+            features.row_mut(i).copy_from_slice(&row);
         }
-        Ok(rows)
+        Ok(TrainingRows { features, shortened })
     }
 
     /// The rows that [`Normalisation::apply`] refuses, counted from 0.
@@ -307,7 +314,7 @@ mod tests {
     fn standardised_columns_spread_alike() {
         let x = Matrix::from_fn(200, 3, |i, j| [1e4 * libm::sin(i as f64), libm::cos(i as f64), 7.0][j]);
         let normalisation = Normalisation::fit_scaled(&x, Scaling::Standard, 10.0).unwrap();
-        let rows = normalisation.training_rows(&x).unwrap();
+        let rows = normalisation.training_rows(x.clone()).unwrap();
         assert_eq!(rows.shortened, 0);
         let square = |j: usize| (0..200).map(|i| rows.features[(i, j)].powi(2)).sum::<f64>();
         assert!((square(0) / square(1) - 1.0).abs() < 1e-9 && square(2) == 0.0, "{} {}", square(0), square(1));
@@ -327,13 +334,13 @@ mod tests {
         x[(5, 1)] = 1e5;
         let normalisation = Normalisation::fit_scaled(&x, Scaling::Standard, 10.0).unwrap();
         assert_eq!(normalisation.outliers(), [1]);
-        let rows = normalisation.training_rows(&x).unwrap();
+        let rows = normalisation.training_rows(x.clone()).unwrap();
         assert_eq!(rows.shortened, 1);
         assert!((length(rows.features.row(5)) - 10.0).abs() < 1e-9);
         let others = (0..100).filter(|&i| i != 5).map(|i| length(rows.features.row(i)));
         assert!(others.clone().fold(0.0, f64::max) > 4.0, "the outlier does not shrink the others");
         assert_eq!(normalisation.beyond_guard(&x).unwrap(), [5]);
-        assert!(Normalisation::fit(&x, 10.0).unwrap().training_rows(&x).is_ok());
+        assert!(Normalisation::fit(&x, 10.0).unwrap().training_rows(x).is_ok());
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod _native {
     #[pymodule_export]
     use super::remote::predict_remote;
     #[pymodule_export]
-    use super::training::fit;
+    use super::training::{FitRows, fit};
 
     /// The version of the Rust crates.
     #[pymodule_export]

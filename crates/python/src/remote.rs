@@ -9,6 +9,7 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::model::probabilities;
 use hetal_client::rpc::Remote;
 use hetal_client::{Cancellation, Layout, Model, Project, RowFormWish, keys, layout, predict};
+use hetal_keys::ZeroingAllocator;
 use hetal_learn::{KeyPlan, Matrix};
 use hetal_local::Needs;
 use numpy::{PyArray2, PyReadonlyArray2};
@@ -30,8 +31,9 @@ pub fn predict_remote<'py>(
     };
     let logits = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
         ask(&settings, &rows, &events, &cancellation)
-    })?;
-    model::array(py, probabilities(&logits))
+    });
+    ZeroingAllocator::return_free_memory();
+    model::array(py, probabilities(&logits?))
 }
 
 fn ask(

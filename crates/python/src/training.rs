@@ -11,36 +11,62 @@ use hetal_client::layout::LayoutShape;
 use hetal_client::rpc::{Offer, Remote};
 use hetal_client::training::{self, Defaults, ProgressEvent, Trained, TrainingOptions, TrainingRun, wishes_text};
 use hetal_client::{Cancellation, KeyPlanWish, Layout, Project, RowFormWish, TrainingData, keys};
+use hetal_keys::ZeroingAllocator;
 use hetal_learn::{AgreementLimits, KeyPlan, Wishes};
 use hetal_local::{LocalServer, Needs};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The names of trainings that were given none begin with this.
 const PREFIX: &str = "fit-";
 
+/// The rows of a training: a copy, so that nothing here keeps the arrays.
+#[pyclass(frozen, module = "hetal._native")]
+pub struct FitRows(Mutex<Option<Table>>);
+
+#[pymethods]
+impl FitRows {
+    /// `labels` are integers (an array of int64), truth values or texts (lists), `weights` those of
+    /// rows.
+    #[new]
+    #[pyo3(signature = (features, labels, weights, columns))]
+    fn new(
+        features: PyReadonlyArray2<'_, f64>,
+        labels: &Bound<'_, PyAny>,
+        weights: Option<PyReadonlyArray1<'_, f64>>,
+        columns: Option<Vec<String>>,
+    ) -> PyResult<Self> {
+        let mut table = table(&features, labels_of(labels)?, columns);
+        table.weights = weights.map(|weights| weights.as_array().iter().copied().collect());
+        Ok(Self(Mutex::new(Some(table))))
+    }
+}
+
+impl FitRows {
+    /// The rows, which only one training gets: it drops them as soon as it has prepared its own.
+    fn take(&self) -> Result<Table> {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        table.ok_or_else(|| Error::Defect("rows of another training".to_owned()))
+    }
+}
+
 /// Trains a classifier. Returns it, and what else is known about the training.
 ///
-/// `labels` are integers (an array of int64), truth values or texts (lists), `weights` those of
-/// rows. `on_event` is called with a dictionary for each progress event.
+/// `on_event` is called with a dictionary for each progress event.
 #[pyfunction]
-#[pyo3(signature = (settings, features, labels, weights, columns, on_event))]
 pub fn fit<'py>(
     py: Python<'py>,
     settings: EstimatorSettings,
-    features: PyReadonlyArray2<'py, f64>,
-    labels: &Bound<'py, PyAny>,
-    weights: Option<PyReadonlyArray1<'py, f64>>,
-    columns: Option<Vec<String>>,
+    rows: &Bound<'py, FitRows>,
     on_event: &Bound<'py, PyAny>,
 ) -> PyResult<(Classifier, Bound<'py, PyDict>)> {
-    let mut table = table(&features, labels_of(labels)?, columns);
-    table.weights = weights.map(|weights| weights.as_array().iter().copied().collect());
-    drop(features);
+    let table = rows.get().take().map_err(|error| error.to_py(py))?;
     let mut seconds = BTreeMap::new();
     let mut pass_on = |py: Python<'_>, event: Event| -> PyResult<()> {
         if let Event::Judged { number, seconds: of_round, .. } = &event {
@@ -51,9 +77,11 @@ pub fn fit<'py>(
             None => Ok(()),
         }
     };
-    let (trained, server) = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
+    let result = background::run(py, &mut pass_on, Event::Stopping, move |events, cancellation| {
         train(settings, table, &events, &cancellation)
-    })?;
+    });
+    ZeroingAllocator::return_free_memory();
+    let (trained, server) = result?;
     let about = about(py, &trained, &server, &seconds)?;
     Ok((Classifier(trained.model), about))
 }
@@ -208,7 +236,14 @@ fn train_on(
     let chosen = format!("{}{}", data.preparation.text(), wishes_text(&options.wishes));
     events.send(Event::Chosen(chosen)).ok();
     let mut last = Instant::now();
+    let mut before = None;
     let mut report = |event: ProgressEvent| {
+        let phase = event.phase().map(|_| discriminant(&event));
+        if phase.is_some() && phase != before {
+            // What a phase has freed must not count beside what the next one needs.
+            ZeroingAllocator::return_free_memory();
+            before = phase;
+        }
         let event = match event {
             ProgressEvent::Judged { number, round } => {
                 let seconds = std::mem::replace(&mut last, Instant::now()).elapsed().as_secs_f64();

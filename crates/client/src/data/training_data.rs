@@ -88,10 +88,13 @@ impl Labelled {
         if self.file.is_empty() { error } else { Error::Rows { file: self.file.clone(), error: Box::new(error) } }
     }
 
-    /// The rows with class indices.
-    fn dataset(&self, classes: &[String]) -> Result<LabelledMatrix> {
+    /// Chosen rows with class indices, in the given order. Nothing may be wrong with the others
+    /// either.
+    fn chosen(&self, classes: &[String], rows: &[usize]) -> Result<LabelledMatrix> {
         let labels = class_numbers(&self.labels, classes).map_err(|e| self.fault(e))?;
-        LabelledMatrix::new(self.features.clone(), labels, classes.len()).map_err(|e| self.fault(e))
+        LabelledMatrix::check(&self.features, &labels, classes.len()).map_err(|e| self.fault(e))?;
+        let labels = rows.iter().map(|&row| labels[row]).collect();
+        Ok(LabelledMatrix::new(selected(&self.features, rows), labels, classes.len())?)
     }
 
     /// The same rows with missing values replaced, one a column.
@@ -180,19 +183,17 @@ impl TrainingData {
         let training = imputed.training.as_ref().unwrap_or(training);
         let given = imputed.validation.as_ref().or(validation);
         let of_validation = given.unwrap_or(training);
-        let (training_set, validation_set) = {
-            let all = training.dataset(&classes)?;
-            let given = given.map(|given| given.dataset(&classes)).transpose()?;
-            (select_rows(&all, &to_train)?, select_rows(given.as_ref().unwrap_or(&all), &to_validate)?)
-        };
+        let training_set = training.chosen(&classes, &to_train)?;
+        let validation_set = of_validation.chosen(&classes, &to_validate)?;
         let row_weights = weights::of_training(training, &to_train).map_err(|e| training.fault(e))?;
         let validation_weights = weights::of_validation(of_validation, &to_validate, "validation");
         let validation_weights = validation_weights.map_err(|e| of_validation.fault(e))?;
         let (scaling, reason) = preparation.scaling_of(training_set.features(), training.columns.is_some());
         let normalisation = Normalisation::fit_scaled(training_set.features(), scaling, preparation.row_norm)?;
-        let (to_train_on, shortened_rows) = normalised(&normalisation, &training_set, &to_train, training)?;
-        let (to_validate_on, _) = normalised(&normalisation, &validation_set, &to_validate, of_validation)?;
         let warns = preparation.scaling == Some(Scaling::None) && !preparation.from_network;
+        let warning = warns.then(|| spread_warning(training_set.features())).flatten();
+        let (to_train_on, shortened_rows) = normalised(&normalisation, training_set, &to_train, training)?;
+        let (to_validate_on, _) = normalised(&normalisation, validation_set, &to_validate, of_validation)?;
         let report = PreparationReport {
             scaling,
             reason: reason.to_owned(),
@@ -203,7 +204,7 @@ impl TrainingData {
             training_rows: to_train_on.rows(),
             validation_rows: to_validate_on.rows(),
             validates_on_training_rows: given.is_none() && to_train == to_validate,
-            warnings: warns.then(|| spread_warning(training_set.features())).flatten().into_iter().collect(),
+            warnings: warning.into_iter().collect(),
         };
         Ok(Self {
             training: to_train_on,
@@ -301,12 +302,14 @@ impl Imputed {
 /// the file, not of the chosen ones.
 fn normalised(
     normalisation: &Normalisation,
-    set: &LabelledMatrix,
+    set: LabelledMatrix,
     chosen: &[usize],
     of: &Labelled,
 ) -> Result<(LabelledMatrix, usize)> {
-    let done = normalisation.training_rows(set.features());
-    let done = done.and_then(|done| Ok((set.with_features(done.features)?, done.shortened)));
+    let classes = set.classes();
+    let (features, labels) = set.into_parts();
+    let done = normalisation.training_rows(features);
+    let done = done.and_then(|done| Ok((LabelledMatrix::new(done.features, labels, classes)?, done.shortened)));
     done.map_err(|error| of.fault(in_file(error, chosen)))
 }
 
@@ -323,12 +326,6 @@ fn in_file(error: hetal_learn::Error, rows: &[usize]) -> hetal_learn::Error {
 /// Selects rows, in the given order.
 fn selected(features: &Matrix, rows: &[usize]) -> Matrix {
     Matrix::from_fn(rows.len(), features.columns(), |i, h| features[(rows[i], h)])
-}
-
-/// Selects rows of a set, in the given order.
-fn select_rows(set: &LabelledMatrix, rows: &[usize]) -> Result<LabelledMatrix> {
-    let labels = rows.iter().map(|&row| set.labels()[row]).collect();
-    Ok(LabelledMatrix::new(selected(set.features(), rows), labels, set.classes())?)
 }
 
 /// About how many of `rows` rows are set aside for validation. Of a small table none are: its

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!((weights.len(), validation.len()), (data.training.rows(), data.validation.rows()));
         assert!((weights.iter().sum::<f64>() / weights.len() as f64 - 1.0).abs() < 1e-12);
         // Every row is found among those of the file, however they were shuffled and split.
-        let all = data.normalisation.training_rows(&training.features).unwrap().features;
+        let all = data.normalisation.training_rows(training.features.clone()).unwrap().features;
         let number = |set: &hetal_learn::LabelledMatrix, i: usize| {
             (0..all.rows()).find(|&row| all.row(row) == set.features().row(i)).unwrap()
         };

@@ -147,7 +147,7 @@ impl DefaultTraining {
         let agreement = Agreement { max_epochs, ..agreement };
         let classes = data.classes.len();
         // The test rows of the splits serve the comparison of engines only.
-        let normalised = data.normalisation.training_rows(test_features)?.features;
+        let normalised = data.normalisation.training_rows(test_features.clone())?.features;
         let preset = Preset {
             name: "table",
             batch: agreement.batch,
@@ -309,7 +309,7 @@ pub(super) fn table_data(folder: &Path, name: &str, split: u64) -> Result<(Train
 /// The prepared rows of a folder of features, and its normalised test rows.
 pub(super) fn folder_data(folder: &Path) -> Result<(TrainingData, LabelledMatrix)> {
     let (data, test, labels) = folder_rows(folder)?;
-    let features = data.normalisation.training_rows(&test.features)?.features;
+    let features = data.normalisation.training_rows(test.features)?.features;
     let classes = data.classes.len();
     Ok((data, LabelledMatrix::new(features, labels, classes)?))
 }
