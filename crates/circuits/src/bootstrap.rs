@@ -40,6 +40,7 @@ use fold::Fold;
 use hetal_ckks::{
     Backend, Ciphertext, Complex64, EvaluationKeys, Evaluator, LiftForm, LinearTransform, Params, ParamsLiteral,
 };
+pub(crate) use keys::derivation;
 pub use keys::{keys, keys_with_plan, sparse_keys};
 use layout::BootstrapLayout;
 use periodic::Periodic;

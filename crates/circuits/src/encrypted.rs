@@ -91,6 +91,19 @@ pub fn keys_with_plan(params: &Params, circuit: &clear::KeyRequirements, plan: K
     list.into_vec()
 }
 
+/// The keys that an owner sends so that a server has all of `keys`, those of [`keys_with_plan`]. A
+/// plan may leave keys to the server to derive ([`hetal_ckks::derivation`]).
+pub fn sent_keys(params: &Params, keys: &[(KeyId, usize)], plan: KeyPlan) -> Vec<(KeyId, usize)> {
+    let mut sent = keys.to_vec();
+    if let Some([first, master]) = bootstrap::derivation(params, plan)
+        && keys.iter().any(|(id, _)| *id == first)
+    {
+        sent.retain(|(id, _)| *id == first || !matches!(id, KeyId::FromSparse(_)));
+        sent.push((master, params.chain().len()));
+    }
+    sent
+}
+
 type Ct<B> = LeveledCiphertext<<B as Backend>::Poly>;
 
 impl<B: Backend> Encrypted<B> {

@@ -41,6 +41,12 @@ impl KeyPlan {
         matches!(self, Self::Balanced | Self::Small)
     }
 
+    /// Whether the server derives all keys from the sparse secret but one, with a master key. This
+    /// takes seconds, where sending these keys takes longer.
+    pub fn derives(self) -> bool {
+        matches!(self, Self::Balanced | Self::Small)
+    }
+
     /// The most inner rotations that share digits, the identity included. The others are those of a
     /// middle rotation.
     pub(crate) fn most_inner(self) -> i64 {

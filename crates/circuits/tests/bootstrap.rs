@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use hetal_circuits::bootstrap::{self, BootstrapBounds};
-use hetal_circuits::{Bootstrapper, Error, KeyPlan};
+use hetal_circuits::{Bootstrapper, Error, KeyPlan, encrypted};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, Params, ParamsLiteral};
 use hetal_ring::{Isa, PackedPoly, prime};
 use hetal_testkit::{TestOwner, complex_vector, max_error, mean_error};
+use std::collections::BTreeSet;
 
 const PLANS: [KeyPlan; 4] = [KeyPlan::Most, KeyPlan::Fast, KeyPlan::Balanced, KeyPlan::Small];
 
@@ -41,6 +42,69 @@ fn bootstraps_with(plan: KeyPlan) {
             assert!(mean < 2f64.powi(-24), "{name}, bound {bound}: mean 2^{:.2}", mean.log2());
         }
     }
+}
+
+/// A server derives most keys from the sparse secret, and bootstraps are as precise as with those
+/// of the owner.
+#[test]
+fn derived_keys_bootstrap_as_well() {
+    for plan in [KeyPlan::Balanced, KeyPlan::Small] {
+        let (client, keys) = client_with_derived_keys(plan);
+        let bootstrapper = Bootstrapper::with_plan(&client.evaluator, &[0], plan).unwrap();
+        let v = complex_vector(client.params.slots(), 9);
+        let out = bootstrapper.bootstrap(&client.evaluator, &client.encrypt(&v, 0), 0, &keys).unwrap();
+        let got = client.decrypt(&out);
+        let (max, mean) = (max_error(&got, &v), mean_error(&got, &v));
+        println!("{plan:?}: max 2^{:.2}, mean 2^{:.2}", max.log2(), mean.log2());
+        assert!(max < 2f64.powi(-21) && mean < 2f64.powi(-24), "{plan:?}: 2^{:.2}, 2^{:.2}", max.log2(), mean.log2());
+    }
+}
+
+/// An owner with the keys that a server has of what was sent: all that it works with.
+fn client_with_derived_keys(plan: KeyPlan) -> (TestOwner, EvaluationKeys<PackedPoly>) {
+    let client = TestOwner::new("insecure-toy11", 1);
+    let wanted = bootstrap::keys_with_plan(&client.params, plan);
+    let sent = encrypted::sent_keys(&client.params, &wanted, plan);
+    let of_sparse = |keys: &[(KeyId, usize)]| keys.iter().filter(|(id, _)| matches!(id, KeyId::FromSparse(_))).count();
+    assert_eq!((of_sparse(&sent), of_sparse(&wanted)), (1, 4));
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, sent);
+    client.derive_keys(&mut keys, &wanted);
+    let mut derived: Vec<_> = keys.available().map(|(id, basis)| (id, basis.q)).collect();
+    derived.sort_unstable();
+    let mut wanted = wanted;
+    wanted.sort_unstable();
+    assert_eq!(derived, wanted);
+    (client, keys)
+}
+
+/// Plans that derive keys, for every set that has master keys, at every degree.
+#[test]
+fn the_sent_keys_give_all_that_are_needed() {
+    let full = Params::named("full").unwrap().literal().clone();
+    for (log_n, plan) in (10..=17).flat_map(|log_n| PLANS.map(|plan| (log_n, plan))) {
+        let literal = ParamsLiteral { name: "insecure-other".into(), log_n, ..full.clone() };
+        let Ok(params) = Params::new(literal) else { continue };
+        let wanted = bootstrap::keys_with_plan(&params, plan);
+        let sent = encrypted::sent_keys(&params, &wanted, plan);
+        if !plan.derives() {
+            assert_eq!(sent, wanted);
+            continue;
+        }
+        let ids = |keys: &[(KeyId, usize)]| keys.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>();
+        let (mut reached, wanted) = (ids(&sent), ids(&wanted));
+        let galois = |id: &KeyId| if let KeyId::FromSparse(g) = id { Some(*g) } else { None };
+        let Some(KeyId::Master(step)) = reached.pop_last() else { panic!("no master key at 2^{log_n}") };
+        let mut last = reached.iter().find_map(galois).unwrap();
+        for _ in 1..wanted.iter().filter_map(galois).count() {
+            last = last * step % (2 * params.degree() as u64);
+            reached.insert(KeyId::FromSparse(last));
+        }
+        assert_eq!(reached, wanted, "2^{log_n}, {plan:?}");
+    }
+    let small = Params::named("small").unwrap();
+    let wanted = bootstrap::keys_with_plan(&small, KeyPlan::Small);
+    assert_eq!(encrypted::sent_keys(&small, &wanted, KeyPlan::Small), wanted, "`small` has no master keys");
 }
 
 /// The built-in sets have three matrices to slots. Others may have one, or one for each butterfly;

@@ -7,13 +7,13 @@
 #![allow(clippy::unwrap_used)]
 
 use hetal_circuits::bootstrap::{self, BootstrapBounds, lift};
-use hetal_circuits::{Bootstrapper, KeyPlan};
+use hetal_circuits::{Bootstrapper, KeyPlan, encrypted};
 use hetal_ckks::bytes::{self, KeySetFile, Object};
 use hetal_ckks::{Complex64, EvaluationKeys, KeyId, LiftForm};
 use hetal_ring::{Isa, RnsRing};
 use hetal_testkit::{TempDir, TestOwner, complex_vector};
 
-const ANSWERS: [(&str, &str); 16] = [
+const ANSWERS: [(&str, &str); 18] = [
     ("relinearisation key", "2c06b1fba51ec27c281efaa85bb9941c"),
     ("Galois key", "671c7aaa73ab7dfbe00033eeb231476f"),
     ("seeded ciphertext", "6db8cdd6c6a5b08b76c78dd0cc17d9c8"),
@@ -30,6 +30,8 @@ const ANSWERS: [(&str, &str); 16] = [
     ("balanced periodic bootstrap", "da64e6dc32e4288d8544222058b3f488"),
     ("small bootstrap", "def3c0b3fb80c696eba42923905eff12"),
     ("small periodic bootstrap", "62fb45648aa5e9afb94e52d20e9be022"),
+    ("keys with a master key", "46c4f335b088c5e6eeae644349ca3f35"),
+    ("bootstrap with derived keys", "7adb9040ef18ca9ad26734f06a2507dd"),
 ];
 
 /// The first 16 bytes of the hash.
@@ -103,6 +105,16 @@ fn answers(isa: Isa) -> Vec<(&'static str, String)> {
         let fresh = bootstrapper.bootstrap_periodic(evaluator, &client.encrypt(&repeating, 0), 256, 0, &keys).unwrap();
         add(&mut out, &client, names[1], &fresh);
     }
+    let wanted = bootstrap::keys_with_plan(&client.params, KeyPlan::Balanced);
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, encrypted::sent_keys(&client.params, &wanted, KeyPlan::Balanced));
+    let mut set = Vec::new();
+    bytes::write_key_set(&codec, &keys, &mut set).unwrap();
+    out.push(("keys with a master key", digest(&set)));
+    client.derive_keys(&mut keys, &wanted);
+    let bootstrapper = Bootstrapper::with_plan(evaluator, &bounds, KeyPlan::Balanced).unwrap();
+    let fresh = bootstrapper.bootstrap(evaluator, &client.encrypt(&u, 0), 0, &keys).unwrap();
+    add(&mut out, &client, "bootstrap with derived keys", &fresh);
     out
 }
 

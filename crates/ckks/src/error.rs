@@ -110,6 +110,20 @@ pub enum Error {
         /// Limbs of the operand.
         limbs: usize,
     },
+    /// A parameter set whose special primes are too few for master keys.
+    #[error("parameter set {set} has no master keys")]
+    NoMasterKeys {
+        /// The set's name.
+        set: String,
+    },
+    /// Keys from which others cannot be derived.
+    #[error("no {key} can be derived: {reason}")]
+    Underivable {
+        /// The first key that cannot.
+        key: KeyId,
+        /// Why.
+        reason: &'static str,
+    },
     /// A vector too long for the slots, or of a length that is no power of two.
     #[error("{got} values: a power of two up to {slots} is needed")]
     SlotCount {

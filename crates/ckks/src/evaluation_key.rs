@@ -1,6 +1,6 @@
 //! Switching keys and the collection in which the evaluator looks them up.
 
-use crate::{Error, Params, Result};
+use crate::{Error, Params, Result, security};
 use hetal_ring::Basis;
 use hetal_ring::sampler::Seed;
 use std::collections::HashMap;
@@ -19,6 +19,9 @@ pub enum KeyId {
     /// From `s'(X^g)` to `s`, after the automorphism `X -> X^g`, where `s'` is the ephemeral sparse
     /// secret. For `g = 1` the automorphism is the identity.
     FromSparse(u64),
+    /// From `s(X^g)` to `s` over all primes: with it, a server derives keys from the sparse secret
+    /// ([`crate::derivation`]). It serves nothing else.
+    Master(u64),
 }
 
 impl KeyId {
@@ -27,18 +30,47 @@ impl KeyId {
         matches!(self, Self::ToSparse | Self::FromSparse(_))
     }
 
-    /// The primes at which the digits of such a key for `limbs` limbs begin.
+    /// The limbs at which the digits of such a key for `limbs` limbs begin, in the order of its
+    /// basis. None for a master key of a set that has no master keys.
     pub fn digit_starts(self, params: &Params, limbs: usize) -> &[usize] {
-        // The operand of a key from the sparse secret is small, so it is not split: one digit.
-        let digits = if matches!(self, Self::FromSparse(_)) { 1 } else { params.digits(limbs) };
-        &params.digit_starts()[..digits]
+        match self {
+            // The operand of a key from the sparse secret is small, so it is not split: one digit.
+            Self::FromSparse(_) => &params.digit_starts()[..1],
+            Self::Master(_) => params.master_digit_starts(),
+            _ => &params.digit_starts()[..params.digits(limbs)],
+        }
+    }
+
+    /// The limbs that the digits of such a key consist of: the first ones of its basis.
+    pub fn digit_limbs(self, params: &Params, limbs: usize) -> usize {
+        match self {
+            Self::Master(_) => params.sparse_key_basis().limbs(),
+            _ => limbs,
+        }
     }
 
     /// The primes of such a key for `limbs` limbs.
     pub fn basis(self, params: &Params, limbs: usize) -> Basis {
-        // The operand is so small that the special primes of a key for `q0` alone hide its noise.
-        let p = params.special_for(if matches!(self, Self::FromSparse(_)) { 1 } else { limbs });
-        Basis { q: limbs, p }
+        match self {
+            // The operand is so small that the special primes of a key for `q0` alone hide its
+            // noise.
+            Self::FromSparse(_) => Basis { q: limbs, p: params.special_for(1) },
+            Self::Master(_) => params.full_basis(),
+            _ => params.key_basis(limbs),
+        }
+    }
+
+    /// Fails for a key for `limbs` limbs of less than 128 bits, unless the name of the set says
+    /// that it is insecure.
+    pub fn require_security(self, params: &Params, limbs: usize) -> Result<()> {
+        if params.is_insecure_by_name() {
+            return Ok(());
+        }
+        let literal = params.literal();
+        // Under the sparse secret only a much smaller modulus is secure: its weight is decisive.
+        let weight = if self == Self::ToSparse { literal.sparse_weight } else { literal.secret_weight };
+        let log_qp = params.log_qp(self.basis(params, limbs));
+        security::require(&self.to_string(), params.log_n(), weight, log_qp)
     }
 
     /// Limbs of all polynomials of such a key for `limbs` limbs.
@@ -55,13 +87,14 @@ impl std::fmt::Display for KeyId {
             Self::ToSparse => write!(f, "key to the sparse secret"),
             Self::FromSparse(1) => write!(f, "key from the sparse secret"),
             Self::FromSparse(g) => write!(f, "key from the sparse secret for X -> X^{g}"),
+            Self::Master(g) => write!(f, "master key for X -> X^{g}"),
         }
     }
 }
 
 /// A switching key: for each digit `j` a pair `(b, a)` with `b + a t = P g_j s + e`, where `s` is
-/// the old secret, `t` the target secret, and `P` the product of the special primes. `g_j` is 1
-/// modulo the primes of the digit and 0 modulo the others.
+/// the old secret, `t` the target secret, and `P` the product of the special primes (of a master
+/// key those behind its digits). `g_j` is 1 modulo the primes of the digit and 0 modulo the others.
 ///
 /// For the automorphism `X -> X^g` the target is `s(X^(1/g))`. The inner product comes first and
 /// the automorphism last, so that many rotations share one set of digits.
@@ -70,8 +103,8 @@ pub struct SwitchingKey<P> {
     pub id: KeyId,
     /// Its primes. It serves every ciphertext with at most `basis.q` limbs.
     pub basis: Basis,
-    /// The seed of the uniform halves `a`.
-    pub seed: Seed,
+    /// The seed of the uniform halves `a`. A derived key has none, and is never written.
+    pub seed: Option<Seed>,
     /// Its digits.
     pub digits: Vec<(P, P)>,
 }
@@ -152,8 +185,14 @@ impl<P> EvaluationKeys<P> {
         self.version = new_version();
     }
 
-    /// The version of this collection. It changes with every added key, and no two collections
-    /// share one.
+    /// Removes the keys of a purpose, of all sizes.
+    pub fn remove(&mut self, id: KeyId) {
+        self.entries.remove(&id);
+        self.version = new_version();
+    }
+
+    /// The version of this collection. It changes with every added or removed key, and no two
+    /// collections share one.
     pub fn version(&self) -> u64 {
         self.version
     }

@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod bytes;
 mod ciphertext;
+pub mod derivation;
 pub mod encoder;
 mod error;
 mod evaluation_key;

@@ -91,6 +91,7 @@ pub struct Params {
     moduli: Vec<Modulus>,
     scales: Vec<f64>,
     digit_starts: Vec<usize>,
+    master_digit_starts: Vec<usize>,
     id: [u8; 32],
 }
 
@@ -162,7 +163,8 @@ impl Params {
             ));
         }
         let id = identify(&literal);
-        let params = Self { literal, chain, moduli, scales, digit_starts, id };
+        let mut params = Self { literal, chain, moduli, scales, digit_starts, master_digit_starts: Vec::new(), id };
+        params.master_digit_starts = params.cut_master_digits().unwrap_or_default();
         if !params.is_insecure_by_name() {
             let (log_n, weight) = (params.log_n(), params.literal.secret_weight);
             security::require(params.name(), log_n, weight, params.log_qp(params.full_basis()))?;
@@ -309,6 +311,32 @@ impl Params {
     /// The primes at which digits of a key-switch begin.
     pub fn digit_starts(&self) -> &[usize] {
         &self.digit_starts
+    }
+
+    /// The limbs at which digits of master keys begin: those of a polynomial over the primes of
+    /// keys from the sparse secret, whose other special primes are the special ones of a master
+    /// key. A set has master keys unless this is empty.
+    pub fn master_digit_starts(&self) -> &[usize] {
+        &self.master_digit_starts
+    }
+
+    /// Cuts the primes of keys from the sparse secret into digits below the product of the other
+    /// special primes. `None` if a prime is larger, or if there are more digits than an inner
+    /// product takes.
+    ///
+    /// A step of a derivation then adds noise of sigma `3.2 sqrt(digits N / 12)` at most, 2^9.2 at
+    /// `full`. A digit needs no margin below the special primes, because keys from the sparse
+    /// secret tolerate much more: see [`crate::derivation`].
+    fn cut_master_digits(&self) -> Option<Vec<usize>> {
+        let (own, others) = self.special().split_at(self.sparse_key_basis().p);
+        let primes: Vec<u64> = self.chain.iter().chain(own).copied().collect();
+        let starts = digit_starts(&primes, log2_product(others))?;
+        (starts.len() <= MAX_DIGITS).then_some(starts)
+    }
+
+    /// The primes of a key from the sparse secret.
+    pub fn sparse_key_basis(&self) -> Basis {
+        Basis { q: self.chain.len(), p: self.special_for(1) }
     }
 
     /// Number of digits of a polynomial with `limbs` limbs.

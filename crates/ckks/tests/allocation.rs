@@ -15,6 +15,21 @@ fn bytes_cost_no_more_memory_than_the_objects_they_are() {
     let samples = Samples::new();
     key_sets_stream(&samples);
     hostile_bytes_cost_nothing(&samples);
+    derivations_cost_a_few_keys();
+}
+
+/// A derivation takes a ring of its own, whose two pools have chunks of 32 MiB and 2 MiB to align
+/// them. Everything fits there at this degree, whatever the bytes of the keys are.
+fn derivations_cost_a_few_keys() {
+    let samples = Samples::of_master_keys();
+    let mut set = samples.of(ObjectKind::KeySet).to_vec();
+    let good = peak_of(|| samples.derive(&set).unwrap());
+    let at = set.len() - 2000;
+    set[at..at + 9].copy_from_slice(&[7; 9]);
+    fix_checksums(ObjectKind::KeySet, &mut set);
+    let changed = peak_of(|| samples.derive(&set).unwrap());
+    let most = 2 * (34 << 20);
+    assert!(good.max(changed) < most, "{good} and {changed} of {most} bytes");
 }
 
 /// Besides the keys themselves, which are in the ring's pool, one limb of one of them is in memory.

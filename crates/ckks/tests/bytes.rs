@@ -77,6 +77,7 @@ fn switching_keys_come_back_with_both_halves() {
             (KeyId::ToSparse, 1),
             (KeyId::FromSparse(1), top),
             (KeyId::FromSparse(5), top),
+            (KeyId::Master(5), top),
         ];
         client.add_keys(&mut keys, wanted);
         for key in keys.iter() {
@@ -182,7 +183,7 @@ fn bodies_say_what_is_wrong() {
 fn switching_keys_say_what_is_wrong() {
     let samples = Samples::new();
     let error = |at: usize, new: &[u8]| edited(&samples, ObjectKind::SwitchingKey, HEADER_LEN + at, new);
-    for purpose in [0, 1, 3, 5, 255] {
+    for purpose in [0, 1, 3, 6, 255] {
         assert_eq!(error(0, &[purpose]), FormatError::Purpose { purpose, galois: 5 });
     }
     for galois in [0, 1, 4, 2049, u64::MAX] {
@@ -202,6 +203,41 @@ fn switching_keys_say_what_is_wrong() {
         assert!(matches!(error(20, &digits.to_le_bytes()), FormatError::Digits { .. }));
     }
     assert!(matches!(error(56, &[0xff; 5]), FormatError::Residue { limb: 0, index: 0, .. }));
+}
+
+#[test]
+fn master_keys_say_what_is_wrong() {
+    let samples = Samples::of_master_keys();
+    let error = |at: usize, new: &[u8]| edited(&samples, ObjectKind::SwitchingKey, HEADER_LEN + at, new);
+    // A master key has all primes of the set, and its own digits.
+    assert!(matches!(error(4, &1u32.to_le_bytes()), FormatError::Primes { found: 1, least: 2, most: 2, .. }));
+    for special in [0, 1, 2, 4] {
+        assert!(matches!(error(16, &u32::to_le_bytes(special)), FormatError::Primes { what: "special primes", .. }));
+    }
+    for digits in [0, 1, 3] {
+        let found = error(20, &u32::to_le_bytes(digits));
+        assert!(matches!(found, FormatError::Digits { key: KeyId::Master(5), expected: 2, .. }), "{found}");
+    }
+    for galois in [0, 1, 4, 2049] {
+        assert_eq!(error(8, &u64::to_le_bytes(galois)), FormatError::Purpose { purpose: 5, galois });
+    }
+    // A set without master keys knows none.
+    let small = Params::named("small").unwrap();
+    let found = bytes::key_set_len(&small, &[(KeyId::Master(5), small.chain().len())]);
+    assert_eq!(found, Err(FormatError::Purpose { purpose: 5, galois: 5 }));
+}
+
+/// What a server derived has no seed to write.
+#[test]
+fn derived_keys_are_not_written() {
+    let client = TestOwner::new("insecure-toy11", 5);
+    let (mut keys, all) = (EvaluationKeys::default(), client.params.chain().len());
+    client.add_keys(&mut keys, [(KeyId::FromSparse(5), all), (KeyId::Master(5), all)]);
+    client.derive_keys(&mut keys, &[(KeyId::FromSparse(25), all)]);
+    let key = keys.find(KeyId::FromSparse(25), client.params.sparse_key_basis()).unwrap();
+    let derived = FormatError::Derived { key: KeyId::FromSparse(25) };
+    assert_eq!(client.codec().encode(&**key), Err(derived.clone()));
+    assert_eq!(bytes::write_key_set(&client.codec(), &keys, &mut std::io::sink()), Err(derived));
 }
 
 #[test]

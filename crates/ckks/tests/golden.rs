@@ -12,7 +12,9 @@ use hetal_ckks::{
     RoundedCiphertext, SeededCiphertext, SwitchingKey,
 };
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
-use hetal_testkit::{TestOwner, complex_vector, max_error, tiny_params, tiny_params_of_two_kinds};
+use hetal_testkit::{
+    TestOwner, complex_vector, max_error, tiny_params, tiny_params_of_master_keys, tiny_params_of_two_kinds,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -116,6 +118,29 @@ fn version_1_keys_of_the_sparse_secret_still_raise_and_turn() {
     assert!(max_error(&client.decrypt(&turned), &values) < 1e-4);
 }
 
+/// The client of the set with master keys.
+fn master_client() -> TestOwner {
+    TestOwner::of(tiny_params_of_master_keys(), 2026, Isa::detect())
+}
+
+/// Keys that are derived from stored ones: they turn as their automorphism says.
+#[test]
+fn version_1_master_keys_still_derive() {
+    let client = master_client();
+    let (evaluator, all) = (&client.evaluator, client.params.chain().len());
+    let mut keys = golden_set(&client.codec(), "master-key-set");
+    client.derive_keys(&mut keys, &[5, 25, 125].map(|galois| (KeyId::FromSparse(galois), all)));
+    let mut values = complex_vector(client.params.slots(), 1);
+    let ct = client.encrypt(&values, 0);
+    let raised = evaluator.raise_modulus(&ct, all, &keys).unwrap();
+    let rotation = BTreeMap::from([(3, vec![Complex64::ONE; values.len()])]);
+    let (steps, basis) = (RotationSteps::inner(values.len()), client.params.sparse_key_basis());
+    let matrix = evaluator.encode_matrix(&rotation, steps, evaluator.last_prime(all), basis).unwrap();
+    let turned = evaluator.transform_raised(raised, &matrix, &keys).unwrap();
+    values.rotate_left(3);
+    assert!(max_error(&client.decrypt(&turned), &values) < 1e-4);
+}
+
 #[test]
 #[ignore = "writes the files of a new format version"]
 fn write_missing_files() {
@@ -152,4 +177,11 @@ fn write_missing_files() {
     let mut set = Vec::new();
     bytes::write_key_set(&client.codec(), &keys, &mut set).unwrap();
     write("sparse-key-set", set);
+
+    let client = master_client();
+    let mut keys = EvaluationKeys::default();
+    client.add_keys(&mut keys, [(KeyId::ToSparse, 1), (KeyId::FromSparse(5), 2), (KeyId::Master(5), 2)]);
+    let mut set = Vec::new();
+    bytes::write_key_set(&client.codec(), &keys, &mut set).unwrap();
+    write("master-key-set", set);
 }

@@ -12,6 +12,10 @@ const USUAL_TRAININGS: usize = 3;
 /// An iteration in lifts: two bootstraps, and as much again for the rest.
 const LIFTS_OF_AN_ITERATION: f64 = 4.0;
 
+/// Seconds in which a server derives the keys that a plan does not send, for each training: about
+/// those of a few cores, beside a GPU too.
+const DERIVATION_SECONDS: f64 = 3.0;
+
 /// What the owner wishes for the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KeyPlanWish {
@@ -59,10 +63,12 @@ pub fn fastest(plans: &[(KeyPlan, u64)], cost: impl Fn(KeyPlan, u64) -> f64) -> 
     least.map_or_else(KeyPlan::default, |(plan, _)| *plan)
 }
 
-/// Seconds that a plan costs: of the upload of its key set, and those by which iterations on a
-/// server with the given seconds of a lift take longer.
+/// Seconds that a plan costs: of the upload of its key set, of derivations, and those by which
+/// iterations on a server with the given seconds of a lift take longer.
 pub fn cost(plan: KeyPlan, bytes: u64, uplink: f64, lift_seconds: f64, iterations: usize) -> f64 {
-    bytes as f64 * 8e-6 / uplink + iterations as f64 * slowdown(plan) * LIFTS_OF_AN_ITERATION * lift_seconds
+    let derivations = if plan.derives() { USUAL_TRAININGS as f64 * DERIVATION_SECONDS } else { 0.0 };
+    let longer = iterations as f64 * slowdown(plan) * LIFTS_OF_AN_ITERATION * lift_seconds;
+    bytes as f64 * 8e-6 / uplink + derivations + longer
 }
 
 /// The share by which an iteration takes longer than with [`KeyPlan::Fast`], about: two thirds of
@@ -85,7 +91,7 @@ mod tests {
 
     /// The key sets of SNIPS.
     const SNIPS: [(KeyPlan, u64); 3] =
-        [(KeyPlan::Fast, 2_392_221_280), (KeyPlan::Balanced, 1_260_204_512), (KeyPlan::Small, 1_029_671_680)];
+        [(KeyPlan::Fast, 2_392_221_280), (KeyPlan::Balanced, 971_136_640), (KeyPlan::Small, 740_603_808)];
 
     #[test]
     fn the_line_and_the_server_choose_the_plan() {

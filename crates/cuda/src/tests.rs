@@ -10,7 +10,7 @@ use hetal_circuits::bootstrap::{self, BootstrapBounds};
 use hetal_circuits::{Bootstrapper, Encrypted, KeyPlan, encrypted};
 use hetal_ckks::backend::Failure;
 use hetal_ckks::bytes::{Codec, FormatError};
-use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params};
+use hetal_ckks::{Backend, Ciphertext, EvaluationKeys, Evaluator, Params, derivation};
 use hetal_learn::driver::{EngineHost, drive};
 use hetal_learn::softmax::Constants;
 use hetal_learn::trainer::{self, Trainer};
@@ -153,7 +153,8 @@ fn bootstraps_give_the_cpus_bytes() {
     assert!(dry_run.peak_bytes().abs_diff(held) <= held / 100, "{} and {held} bytes", dry_run.peak_bytes());
 }
 
-/// Nested outer rotations and middle rotations, kernel by kernel, recorded and replayed.
+/// Nested outer rotations and middle rotations, kernel by kernel, recorded and replayed, with keys
+/// that were derived for the GPU.
 #[test]
 fn bootstraps_with_fewer_keys_give_the_cpus_bytes() {
     if !is_present() {
@@ -166,14 +167,19 @@ fn bootstraps_with_fewer_keys_give_the_cpus_bytes() {
     let evaluator = Evaluator::new(Arc::clone(params), Arc::clone(&gpu));
     let input = gpu.upload_ciphertext(&ct);
     for plan in [KeyPlan::Balanced, KeyPlan::Small] {
+        let wanted = bootstrap::keys_with_plan(params, plan);
         let mut keys = EvaluationKeys::default();
-        client.add_keys(&mut keys, bootstrap::keys_with_plan(params, plan));
+        client.add_keys(&mut keys, encrypted::sent_keys(params, &wanted, plan));
+        let mut uploaded = gpu.upload_keys(&keys);
+        client.derive_keys(&mut keys, &wanted);
+        let done = |_, _| Ok::<_, hetal_ckks::Error>(());
+        derivation::derive(params, (&*gpu, client.ring.isa()), &mut uploaded, &wanted, done).unwrap();
         let on_cpu = Bootstrapper::with_plan(&client.evaluator, bounds(), plan).unwrap();
         let expected = [
             on_cpu.bootstrap(&client.evaluator, &ct, 0, &keys).unwrap(),
             on_cpu.bootstrap_periodic(&client.evaluator, &ct, 256, 0, &keys).unwrap(),
         ];
-        let (on_gpu, keys) = (Bootstrapper::with_plan(&evaluator, bounds(), plan).unwrap(), gpu.upload_keys(&keys));
+        let (on_gpu, keys) = (Bootstrapper::with_plan(&evaluator, bounds(), plan).unwrap(), uploaded);
         for _ in 0..3 {
             let got = [
                 on_gpu.bootstrap(&evaluator, &input, 0, &keys).unwrap(),

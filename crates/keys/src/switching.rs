@@ -2,7 +2,7 @@
 
 use crate::secret::SecretPoly;
 use crate::{Error, SecretKey};
-use hetal_ckks::{EvaluationKeys, KeyId, Params, Result, SwitchingKey, security};
+use hetal_ckks::{EvaluationKeys, KeyId, Params, Result, SwitchingKey};
 use hetal_ring::sampler::{Domain, Gaussian, Seed, SeedSource};
 use hetal_ring::{Basis, Modulus, PackedPoly, Poly, RnsRing, automorphism, kernels};
 use std::sync::Arc;
@@ -82,6 +82,7 @@ impl KeyGenerator {
             KeyId::Galois(galois) => self.galois(secret, galois, limbs, seeds)?,
             KeyId::ToSparse => self.to_sparse(secret, ephemeral?, seeds)?,
             KeyId::FromSparse(galois) => self.from_sparse(secret, ephemeral?, galois, seeds)?,
+            KeyId::Master(galois) => self.master(secret, galois, seeds)?,
         })
     }
 
@@ -95,7 +96,7 @@ impl KeyGenerator {
         let basis = self.basis(limbs)?;
         let target = secret.lift(&self.ring, basis);
         let square = SecretPoly(self.ring.mul(&target.0, &target.0, basis));
-        self.switching(KeyId::Relinearisation, &square, &target, self.secret_weight(), basis, seeds)
+        self.switching(KeyId::Relinearisation, &square, &target, basis, seeds)
     }
 
     /// The primes of a key for ciphertexts of up to `limbs` limbs.
@@ -117,14 +118,7 @@ impl KeyGenerator {
     ) -> Result<SwitchingKey<PackedPoly>> {
         let basis = self.basis(limbs)?;
         let target = self.inverse_automorphism(secret, galois, basis)?;
-        self.switching(
-            KeyId::Galois(galois),
-            &secret.lift(&self.ring, basis),
-            &target,
-            self.secret_weight(),
-            basis,
-            seeds,
-        )
+        self.switching(KeyId::Galois(galois), &secret.lift(&self.ring, basis), &target, basis, seeds)
     }
 
     /// The key to an ephemeral secret, for ciphertexts modulo `q0` alone.
@@ -137,9 +131,7 @@ impl KeyGenerator {
         let id = KeyId::ToSparse;
         let basis = id.basis(&self.params, 1);
         let lift = |key: &SecretKey| key.lift(&self.ring, basis);
-        // Under the sparse secret only a much smaller modulus is secure: its weight is decisive.
-        let weight = self.params.literal().sparse_weight;
-        self.switching(id, &lift(secret), &lift(&ephemeral.0), weight, basis, seeds)
+        self.switching(id, &lift(secret), &lift(&ephemeral.0), basis, seeds)
     }
 
     /// The key from an ephemeral secret, after `X -> X^galois`, for raised ciphertexts of any
@@ -154,7 +146,24 @@ impl KeyGenerator {
         let id = KeyId::FromSparse(galois);
         let basis = id.basis(&self.params, self.params.chain().len());
         let (source, target) = (ephemeral.0.lift(&self.ring, basis), self.inverse_automorphism(secret, galois, basis)?);
-        self.switching(id, &source, &target, self.secret_weight(), basis, seeds)
+        self.switching(id, &source, &target, basis, seeds)
+    }
+
+    /// The key with which a server derives the key from the sparse secret for `X -> X^(galois g)`
+    /// from that for `X -> X^g`.
+    pub fn master(
+        &self,
+        secret: &SecretKey,
+        galois: u64,
+        seeds: &mut dyn SeedSource,
+    ) -> Result<SwitchingKey<PackedPoly>> {
+        if self.params.master_digit_starts().is_empty() {
+            return Err(hetal_ckks::Error::NoMasterKeys { set: self.params.name().to_owned() });
+        }
+        let id = KeyId::Master(galois);
+        let basis = id.basis(&self.params, self.params.chain().len());
+        let target = self.inverse_automorphism(secret, galois, basis)?;
+        self.switching(id, &secret.lift(&self.ring, basis), &target, basis, seeds)
     }
 
     /// `s(X^(1/galois))`.
@@ -169,29 +178,24 @@ impl KeyGenerator {
         Ok(target)
     }
 
-    fn secret_weight(&self) -> usize {
-        self.params.literal().secret_weight
-    }
-
     /// The key from the secret `source` (`s`) to the secret `target` (`t`): for each digit a pair
     /// `(b, a)` with `b = -a t + e + P s` on the primes of the digit and `b = -a t + e` on the
-    /// others. Fails for a key of less than 128 bits.
+    /// others, where `P` is the product of the primes behind those of all digits. Fails for a key
+    /// of less than 128 bits.
     fn switching(
         &self,
         id: KeyId,
         source: &SecretPoly,
         target: &SecretPoly,
-        target_weight: usize,
         basis: Basis,
         seeds: &mut dyn SeedSource,
     ) -> Result<SwitchingKey<PackedPoly>> {
-        if !self.params.is_insecure_by_name() {
-            let log_qp = self.params.log_qp(basis);
-            security::require(&id.to_string(), self.params.log_n(), target_weight, log_qp)?;
-        }
+        id.require_security(&self.params, basis.q)?;
         let (public, private) = (seeds.next_seed(), seeds.next_seed());
         let starts = id.digit_starts(&self.params, basis.q);
-        let ends = starts.iter().skip(1).copied().chain([basis.q]);
+        let digit_limbs = id.digit_limbs(&self.params, basis.q);
+        let special = &self.params.special()[digit_limbs - basis.q..basis.p];
+        let ends = starts.iter().skip(1).copied().chain([digit_limbs]);
         let digits = starts
             .iter()
             .zip(ends)
@@ -201,14 +205,14 @@ impl KeyGenerator {
                 let a = self.ring.uniform(&public, digit, basis);
                 let b = self.masked_error(&private, digit, &a, target, |q, i, limb| {
                     if (start..end).contains(&i) {
-                        let p = self.ring.special_product(basis.p, q);
+                        let p = special.iter().fold(1, |product, p| q.mul(product, p % q.value()));
                         kernels::mul_scalar_add_assign(self.ring.isa(), q, limb, &source.0.limbs()[i], p);
                     }
                 });
                 (self.ring.pack(&b), self.ring.pack(&a))
             })
             .collect();
-        Ok(SwitchingKey { id, basis, seed: public, digits })
+        Ok(SwitchingKey { id, basis, seed: Some(public), digits })
     }
 
     /// `e - a t`, plus what `finish(modulus, i, limb)` adds to limb `i`.
@@ -244,3 +248,7 @@ impl KeyGenerator {
         poly
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -22,15 +22,15 @@ pub struct Needs {
 impl Needs {
     /// The needs of a training.
     pub fn new(layout: &Layout, rows: &TrainingData) -> Result<Self, Error> {
-        let keys = layout.keys()?;
+        let [sent, working] = layout.accepted_keys()?;
         let batches = layout.pieces(rows.training.rows()).len() as u64;
         let validation = rows.validation.rows().div_ceil(layout.geometry().rows()) as u64;
         let [features, whole] = [false, true].map(|labels| layout.row_bytes(RowForm::Slots, labels));
         let row_bytes = batches * whole + validation * features;
         Ok(Self {
-            memory_gib: server_bytes(&layout.params, &keys) as f64 / GIB,
+            memory_gib: server_bytes(&layout.params, &working) as f64 / GIB,
             // Both parties store keys and rows, and need some space for work in progress.
-            disk_bytes: 2 * (layout.key_bytes(&keys)? + row_bytes) + (1 << 30),
+            disk_bytes: 2 * (layout.key_bytes(&sent)? + row_bytes) + (1 << 30),
         })
     }
 

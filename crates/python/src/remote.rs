@@ -70,7 +70,7 @@ fn check_memory(project: &Project, model: &Model) -> Result<f64> {
         key_plan: KeyPlan::Fast,
     };
     let layout = Layout::new(params, shape)?;
-    let bytes = layout::server_bytes(&layout.params, &layout.keys()?);
+    let bytes = layout::server_bytes(&layout.params, &layout.working_keys()?);
     let needs = Needs { memory_gib: bytes as f64 / (1u64 << 30) as f64, disk_bytes: 0 };
     Ok(needs.check_memory(Needs::available_gib())?)
 }

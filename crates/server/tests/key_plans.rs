@@ -5,9 +5,10 @@
 mod common;
 
 use common::{Owner, TOKEN, address, config, follow, names};
-use hetal_client::rpc::{ClassificationRequest, Error, Remote, TrainingRequest};
-use hetal_learn::{KeyPlan, LevelPlan, RowForm, packing, reference};
+use hetal_client::rpc::{ClassificationRequest, Error, JobId, Output, Remote, TrainingRequest};
+use hetal_learn::{KeyPlan, LevelPlan, packing, reference};
 use hetal_testkit::TempDir;
+use std::path::Path;
 
 /// An owner who sends the keys of a plan, and rows in slot form.
 fn owner(label: u64, plan: KeyPlan) -> Owner {
@@ -30,21 +31,63 @@ fn every_plan_gives_the_bytes_of_one_process() {
         let outputs = follow(&remote, job.id, |_| {});
         assert_eq!(names(&outputs), owner.reference(), "{plan:?}");
 
-        let weights = dir.path().join(format!("weights-{}", plan.name()));
-        remote.download(job.id, &outputs[1], owner.weights_len(), &weights, &mut |_, _| {}).unwrap();
-        let weights = owner.client.codec().decode(&std::fs::read(&weights).unwrap()).unwrap();
-        let weights = packing::unpack_weights(owner.circuit.geometry(), &[owner.client.decrypt(&weights)]).unwrap();
-        let (job, weights_blob, queries) = (job.id, outputs[1].blob, training.validation);
-        let asked = ClassificationRequest { job, weights: weights_blob, queries, form: RowForm::Slots };
-        let asked = remote.classify([100 + number as u8; 16], "", &asked).unwrap();
-        let logits = follow(&remote, asked.id, |_| {});
-        let path = dir.path().join(format!("logits-{}", plan.name()));
-        remote.download(asked.id, &logits[0], owner.logits_len(), &path, &mut |_, _| {}).unwrap();
-        let found = owner.open_logits(&path, common::VALIDATION, 32.0);
-        let error = found.max_difference(&reference::logits(&owner.validation, &weights).unwrap());
-        assert!(error < 1e-3, "{plan:?}: {error:e}");
+        assert_classifies(&remote, &owner, &training, (job.id, &outputs[1]), dir.path());
     }
     assert!(sizes.windows(2).all(|two| two[1] < two[0]), "{sizes:?}");
+}
+
+/// The server classifies the validation rows of a training with weights that it returned.
+fn assert_classifies(
+    remote: &Remote,
+    owner: &Owner,
+    training: &TrainingRequest,
+    (job, output): (JobId, &Output),
+    folder: &Path,
+) {
+    let path = folder.join("weights");
+    remote.download(job, output, owner.weights_len(), &path, &mut |_, _| {}).unwrap();
+    let weights = owner.client.codec().decode(&std::fs::read(&path).unwrap()).unwrap();
+    let weights = packing::unpack_weights(owner.circuit.geometry(), &[owner.client.decrypt(&weights)]).unwrap();
+    let (queries, form) = (training.validation.clone(), training.form);
+    let asked = ClassificationRequest { job, weights: output.blob, queries, form };
+    let request = std::array::from_fn(|k| 255 - job.0[k]);
+    let asked = remote.classify(request, "", &asked).unwrap();
+    let logits = follow(remote, asked.id, |_| {});
+    let path = folder.join("logits");
+    remote.download(asked.id, &logits[0], owner.logits_len(), &path, &mut |_, _| {}).unwrap();
+    let found = owner.open_logits(&path, common::VALIDATION, 32.0);
+    let error = found.max_difference(&reference::logits(&owner.validation, &weights).unwrap());
+    assert!(error < 1e-3, "{:?}: {error:e}", training.key_plan);
+    ["weights", "logits"].into_iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+}
+
+/// A set with all keys, as earlier versions made it, serves its plan like one with a master key.
+#[test]
+fn key_sets_of_earlier_versions_are_used() {
+    let dir = TempDir::new();
+    let running = hetal_server::start(config(dir.path())).unwrap();
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let owner = owner(33, KeyPlan::Balanced);
+    let size = || std::fs::metadata(owner.path("keys")).unwrap().len();
+    let derivable = size();
+    owner.write_whole_keys();
+    assert_ne!(size(), derivable);
+    let job = remote.train([8; 16], "", &owner.upload(&remote)).unwrap();
+    assert_eq!(names(&follow(&remote, job.id, |_| {})), owner.reference());
+}
+
+/// Lifts need the derived keys too, in a training and in a classification of its model.
+#[test]
+fn lifts_use_derived_keys() {
+    let dir = TempDir::new();
+    let running = hetal_server::start(config(dir.path())).unwrap();
+    let remote = Remote::connect(&address(&running, TOKEN)).unwrap();
+    let owner = Owner::in_coefficients(34, LevelPlan::lowest().with_keys(KeyPlan::Small));
+    let training = owner.upload(&remote);
+    let job = remote.train([7; 16], "", &training).unwrap();
+    let outputs = follow(&remote, job.id, |_| {});
+    assert_eq!(names(&outputs), owner.reference());
+    assert_classifies(&remote, &owner, &training, (job.id, &outputs[1]), dir.path());
 }
 
 /// A key set of another plan than the request names has another size, or other keys.

@@ -16,7 +16,7 @@ pub use watchdog::{SetOnDrop, Watchdog};
 
 use hetal_ckks::bytes::Codec;
 use hetal_ckks::{Ciphertext, Complex64, EvalMod, EvaluationKeys, Evaluator, KeyId, Params, ParamsLiteral};
-use hetal_ckks::{LiftForm, PublicKey, RoundedCiphertext, SeededCiphertext};
+use hetal_ckks::{LiftForm, PublicKey, RoundedCiphertext, SeededCiphertext, derivation};
 use hetal_keys::{Decryptor, Encryptor, EphemeralSecret, KeyGenerator, SecretKey};
 use hetal_ring::sampler::TestSeeds;
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing, prime};
@@ -128,6 +128,12 @@ impl TestOwner {
         }
     }
 
+    /// Derives the keys of `wanted` that `keys` lacks, as a server does.
+    pub fn derive_keys(&self, keys: &mut EvaluationKeys<PackedPoly>, wanted: &[(KeyId, usize)]) {
+        let target = (&*self.ring, self.ring.isa());
+        derivation::derive(&self.params, target, keys, wanted, |_, _| Ok::<_, hetal_ckks::Error>(())).unwrap();
+    }
+
     fn ephemeral(&self, seeds: &mut TestSeeds) -> &EphemeralSecret {
         self.ephemeral.get_or_init(|| EphemeralSecret::new(&self.params, seeds))
     }
@@ -143,6 +149,12 @@ pub fn tiny_params() -> Params {
 /// secret do without.
 pub fn tiny_params_of_two_kinds() -> Params {
     tiny_with_special("insecure-tiny10-2", 2)
+}
+
+/// [`tiny_params`] with master keys: one special prime for keys from the sparse secret, two for
+/// theirs.
+pub fn tiny_params_of_master_keys() -> Params {
+    tiny_with_special("insecure-tiny10-3", 3)
 }
 
 fn tiny_with_special(name: &'static str, special: usize) -> Params {

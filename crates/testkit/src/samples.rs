@@ -1,12 +1,12 @@
 //! A small object of every kind, as bytes.
 
-use crate::{TestOwner, complex_vector, tiny_params_of_two_kinds};
+use crate::{TestOwner, complex_vector, tiny_params_of_master_keys, tiny_params_of_two_kinds};
 use hetal_ckks::bytes::{
     self, CHECKSUM_LEN, Codec, FormatError, HEADER_LEN, KeySetReader, KeySetWriter, Object, ObjectKind, Result,
 };
 use hetal_ckks::{
     Ciphertext, EvaluationKeys, KeyId, LiftForm, Params, Plaintext, PublicKey, RoundedCiphertext, SeededCiphertext,
-    SwitchingKey,
+    SwitchingKey, derivation,
 };
 use hetal_ring::{Basis, Isa, PackedPoly, Poly, RnsRing};
 
@@ -22,13 +22,24 @@ impl Samples {
     /// Makes them.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        let client = TestOwner::of(tiny_params_of_two_kinds(), 6, Isa::detect());
+        let sparse = [(KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2), (KeyId::FromSparse(5), 2)];
+        Self::with(TestOwner::of(tiny_params_of_two_kinds(), 6, Isa::detect()), sparse, (KeyId::Galois(5), 1))
+    }
+
+    /// Makes them for a set with master keys. Its switching key is one, and its key set has the
+    /// keys that an owner sends.
+    pub fn of_master_keys() -> Self {
+        let sparse = [(KeyId::ToSparse, 1), (KeyId::FromSparse(5), 2), (KeyId::Master(5), 2)];
+        Self::with(TestOwner::of(tiny_params_of_master_keys(), 6, Isa::detect()), sparse, (KeyId::Master(5), 2))
+    }
+
+    /// Objects of a client, with these keys in its set and one of them alone.
+    fn with(client: TestOwner, sparse: [(KeyId, usize); 3], alone: (KeyId, usize)) -> Self {
         let codec = client.codec();
         let values = complex_vector(client.params.slots(), 1);
         let mut keys = EvaluationKeys::default();
-        let sparse = [(KeyId::ToSparse, 1), (KeyId::FromSparse(1), 2), (KeyId::FromSparse(5), 2)];
         client.add_keys(&mut keys, [(KeyId::Galois(5), 1), (KeyId::Relinearisation, 2)].into_iter().chain(sparse));
-        let key = keys.find(KeyId::Galois(5), client.params.key_basis(1)).unwrap();
+        let key = keys.find(alone.0, alone.0.basis(&client.params, alone.1)).unwrap();
         let plain = client.evaluator.encode(&values, client.params.scale(0), Basis { q: 1, p: 1 }).unwrap();
         let coefficients: Vec<i64> = (0..client.params.degree() as i64).map(|k| (k - 500) << 10).collect();
         let rounded = client.encrypt_rounded(&coefficients, 2, LiftForm::Real);
@@ -51,6 +62,14 @@ impl Samples {
     pub fn of(&self, kind: ObjectKind) -> &[u8] {
         let sample = self.bytes.iter().find(|(k, _)| *k == kind);
         &sample.unwrap().1
+    }
+
+    /// Reads a key set and derives two keys with it, as a server does.
+    pub fn derive(&self, set: &[u8]) -> hetal_ckks::Result<()> {
+        let mut keys = bytes::read_key_set(&self.client.codec(), &mut &set[..])?;
+        let (params, ring) = (&self.client.params, &*self.client.ring);
+        let wanted = [5, 25, 125].map(|galois| (KeyId::FromSparse(galois), 2));
+        derivation::derive(params, (ring, ring.isa()), &mut keys, &wanted, |_, _| Ok(()))
     }
 
     /// Reads bytes as an object of a kind and writes it again.

@@ -16,8 +16,9 @@ pub mod v1 {
 /// a blob. Since version 3, rows have a level less and weights are stored times a scale. Since
 /// version 4, rows may have weights, and L2 is agreed on. Since version 5, requests name the form
 /// of rows. Since version 6, checks come by iterations, several wait for their verdicts, and logits
-/// have one prime. Since version 7, trainings name the plan of their keys.
-pub const VERSION: u32 = 7;
+/// have one prime. Since version 7, trainings name the plan of their keys. Since version 8, servers
+/// derive keys with master keys.
+pub const VERSION: u32 = 8;
 /// The metadata entry of every request with its protocol version.
 pub const VERSION_ENTRY: &str = "hetal-protocol";
 /// Bytes of a blob in one message of a stream.

@@ -143,6 +143,12 @@ pub enum FormatError {
         /// Those it should have.
         expected: usize,
     },
+    /// A derived key, which has no seed to write.
+    #[error("the {key} was derived: such keys are not written")]
+    Derived {
+        /// The key.
+        key: KeyId,
+    },
     /// More entries than a list may have.
     #[error("{found} {what} are more than {most}")]
     Count {

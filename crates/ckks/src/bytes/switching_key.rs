@@ -35,6 +35,7 @@ impl KeyName {
             KeyId::ToSparse => (3, 0),
             KeyId::FromSparse(1) => (4, 0),
             KeyId::FromSparse(galois) => (4, galois),
+            KeyId::Master(galois) => (5, galois),
         };
         let mut bytes = [0; Self::LEN];
         bytes[0] = purpose;
@@ -56,13 +57,15 @@ impl KeyName {
             (3, 0) => KeyId::ToSparse,
             (4, 0) => KeyId::FromSparse(1),
             (4, g) if is_galois(g) => KeyId::FromSparse(g),
+            (5, g) if is_galois(g) && !params.master_digit_starts().is_empty() => KeyId::Master(g),
             _ => return Err(FormatError::Purpose { purpose, galois }),
         };
         let all = params.chain().len();
-        // The sparse secret is secure under one prime only; the way back is always to all of them.
+        // The sparse secret is secure under one prime only; the way back is always to all of them,
+        // and so are the keys that others are derived with.
         let (least, most) = match id {
             KeyId::ToSparse => (1, 1),
-            KeyId::FromSparse(_) => (all, all),
+            KeyId::FromSparse(_) | KeyId::Master(_) => (all, all),
             _ => (1, all),
         };
         Ok(Self { id, limbs: in_range("primes of the chain", limbs, least, most)? })
@@ -94,6 +97,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
     fn body_len(&self, codec: &Codec<B>) -> Result<u64> {
         let name = KeyName::new(&codec.params, self.id, self.basis.q)?;
         check_shape(&codec.params, name, self.basis.p as u32, self.digits.len())?;
+        self.require_seed()?;
         Ok(name.body_len(&codec.params))
     }
 
@@ -101,7 +105,7 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
         out.bytes(&KeyName::of(self).to_bytes())?;
         out.bytes(&(self.basis.p as u32).to_le_bytes())?;
         out.bytes(&(self.digits.len() as u32).to_le_bytes())?;
-        out.bytes(&self.seed.0)?;
+        out.bytes(&self.require_seed()?.0)?;
         self.digits.iter().try_for_each(|(b, _)| codec.write_poly(&codec.backend.unpack(b), out))
     }
 
@@ -121,7 +125,14 @@ impl<B: Backend> Object<B> for SwitchingKey<B::Packed> {
                 Ok((b?, a))
             })
             .collect::<Result<_>>()?;
-        Ok(Self { id: name.id, basis, seed, digits })
+        Ok(Self { id: name.id, basis, seed: Some(seed), digits })
+    }
+}
+
+impl<P> SwitchingKey<P> {
+    /// The seed, without which a key cannot be written.
+    fn require_seed(&self) -> Result<&Seed> {
+        self.seed.as_ref().ok_or(FormatError::Derived { key: self.id })
     }
 }
 

@@ -366,7 +366,8 @@ impl PlanReport {
 
 impl Sizes {
     fn new(layout: &Layout, plan: &Plan, agreement: &Agreement) -> Result<Self> {
-        let (params, keys) = (&layout.params, layout.keys()?);
+        let params = &layout.params;
+        let [keys, working] = layout.accepted_keys()?;
         let (pieces, validation) = (plan.pieces as u64, plan.validation_batches as u64);
         let all = |whole: u64, features: u64| pieces * whole + validation * features;
         let in_form = |form| all(layout.row_bytes(form, true), layout.row_bytes(form, false));
@@ -387,10 +388,10 @@ impl Sizes {
             download_bytes_per_epoch: (checks_of_an_epoch * logits as f64).ceil() as u64,
             download_bytes_at_the_end: layout.weight_bytes() * returned as u64,
             owner_disk_bytes: key_bytes + upload_bytes,
-            server_key_memory_bytes: resident_key_bytes(params, &keys),
+            server_key_memory_bytes: resident_key_bytes(params, &working),
             server_batch_memory_bytes: prepared,
-            server_memory_bytes: server_bytes(params, &keys),
-            server_memory_bytes_prepared: server_bytes(params, &keys) + prepared,
+            server_memory_bytes: server_bytes(params, &working),
+            server_memory_bytes_prepared: server_bytes(params, &working) + prepared,
         })
     }
 }

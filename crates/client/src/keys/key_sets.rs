@@ -22,13 +22,17 @@ pub fn check_set(project: &mut Project, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a key set contains other keys than this version of the program needs, by its
-/// length and by the list at the start of its file.
+/// Returns whether a key set contains other keys than a server of this version takes, by its length
+/// and by the list at the start of its file.
 pub(crate) fn is_of_another_version(project: &Project, owner: &Owner, layout: &Layout, keys: &KeySet) -> Result<bool> {
-    let wanted = layout.keys()?;
-    let lists_others =
-        || listed(owner, &project.key_file(keys)).is_some_and(|listed| listed != wanted.iter().copied().collect());
-    Ok(keys.bytes != layout.key_bytes(&wanted)? || lists_others())
+    let listed = listed(owner, &project.key_file(keys));
+    for accepted in layout.accepted_keys()? {
+        let same_list = || listed.as_ref().is_none_or(|listed| *listed == accepted.iter().copied().collect());
+        if keys.bytes == layout.key_bytes(&accepted)? && same_list() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Reads the list of keys at the start of a file: a few KiB.
@@ -53,7 +57,7 @@ pub fn ensure_set(
     {
         return Ok(keys.clone());
     }
-    let wanted = layout.keys()?;
+    let wanted = layout.sent_keys()?;
     let file = known.as_ref().map_or_else(|| layout.key_file(), |keys| keys.file.clone());
     // A server may have seen the previous keys of this layout.
     let sent = known.is_some_and(|keys| keys.sent);

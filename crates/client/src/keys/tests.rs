@@ -71,6 +71,34 @@ fn layout(project: &Project, features: usize) -> Layout {
     Layout::new(params(project).unwrap(), shape).unwrap()
 }
 
+/// A set with all keys that a server works with, as earlier versions made it for every plan, is
+/// neither made nor sent again.
+#[test]
+fn key_sets_of_earlier_versions_are_kept() {
+    let folder = TempDir::new();
+    let mut p = project(&folder, "p");
+    let owner = owner(&mut p).unwrap();
+    let shape = LayoutShape { key_plan: KeyPlan::Balanced, ..layout(&p, 6).shape() };
+    let layout = Layout::new(params(&p).unwrap(), shape).unwrap();
+    let [sent, working] = layout.accepted_keys().unwrap();
+    let new = ensure_set(&mut p, &owner, &layout, &mut |_| ()).unwrap();
+    assert_eq!((new.bytes, sent.len() < working.len()), (layout.key_bytes(&sent).unwrap(), true));
+    let path = p.key_file(&new);
+    let mut out = std::fs::File::create(&path).unwrap();
+    owner.write_keys(&working, &mut out, || Ok(())).unwrap();
+    let (bytes, blob) = (out.metadata().unwrap().len(), rpc::digest_file(&path).unwrap().name.to_string());
+    assert_eq!(bytes, layout.key_bytes(&working).unwrap());
+    p.update(|s| (s.keys[0].bytes, s.keys[0].blob) = (bytes, blob.clone())).unwrap();
+    let kept = ensure_set(&mut p, &owner, &layout, &mut |_| panic!("nothing is made")).unwrap();
+    assert_eq!((kept.bytes, &kept.blob), (bytes, &blob));
+    // Neither list: one key less.
+    let mut out = std::fs::File::create(&path).unwrap();
+    owner.write_keys(&working[1..], &mut out, || Ok(())).unwrap();
+    let bytes = out.metadata().unwrap().len();
+    p.update(|s| s.keys[0].bytes = bytes).unwrap();
+    assert_eq!(ensure_set(&mut p, &owner, &layout, &mut |_| ()).unwrap().bytes, new.bytes);
+}
+
 #[test]
 fn a_project_has_a_key_set_for_each_shape() {
     let folder = TempDir::new();

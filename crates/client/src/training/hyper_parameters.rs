@@ -95,7 +95,7 @@ pub(super) fn agree_on_layout(
 fn bytes_to_send(project: &Project, params: &Arc<Params>, shape: LayoutShape, key_plan: KeyPlan) -> Result<u64> {
     let layout = Layout::new(Arc::clone(params), LayoutShape { key_plan, ..shape })?;
     let is_there = project.settings().keys.iter().any(|keys| keys.layout == layout.key());
-    if is_there { Ok(0) } else { layout.key_bytes(&layout.keys()?) }
+    if is_there { Ok(0) } else { layout.key_bytes(&layout.sent_keys()?) }
 }
 
 /// The error for a server that does not accept a set. It advises only sets that are secure,

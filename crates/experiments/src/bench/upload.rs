@@ -1,17 +1,18 @@
 //! `hetal bench upload`: bytes of key sets by plan and of encrypted rows in both forms, planned and
-//! written, and lifts a second.
+//! written, lifts a second, and seconds to derive keys.
 
 use crate::report::{output, progress};
 use crate::runner::engine::EngineKind;
 use crate::runner::harness::Harness;
 use crate::runner::key_plan::ExperimentKeys;
+use crate::runner::local_owner::LocalOwner;
 use crate::runner::{Experiment, GpuOptions, Runner};
 use crate::tuning::preset;
 use crate::{Error, Result};
-use hetal_circuits::bootstrap::BootstrapBounds;
+use hetal_circuits::bootstrap::{self, BootstrapBounds};
 use hetal_circuits::clear::KeyRequirements;
-use hetal_circuits::{Complex64, Engine, LiftForm};
-use hetal_ckks::Params;
+use hetal_circuits::{Complex64, Engine, LiftForm, encrypted};
+use hetal_ckks::{KeyId, Params};
 use hetal_client::layout::LayoutShape;
 use hetal_client::{KeyPlan, Layout, Owner, written_row_bytes};
 use hetal_learn::agreement::Preset;
@@ -64,7 +65,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let shapes: Vec<Value> =
         arguments.shapes.iter().map(|name| shape(arguments, &params, name)).collect::<Result<_>>()?;
     let lifts = lifts(arguments, &params)?;
-    let report = json!({ "set": arguments.set, "shapes": shapes, "lifts": lifts });
+    let derivation = derivation(arguments)?;
+    let report = json!({ "set": arguments.set, "shapes": shapes, "lifts": lifts, "derivation": derivation });
     output::print(arguments.json, &report, &text(&report));
     Ok(())
 }
@@ -93,6 +95,10 @@ fn text(report: &Value) -> String {
         if let Some(seconds) = report["lifts"][format!("{kind}_s")].as_f64() {
             lines += &format!("a {kind} lift takes {:.2} ms: {:.1} a second\n", 1e3 * seconds, 1.0 / seconds);
         }
+    }
+    if let Some(seconds) = report["derivation"]["s"].as_f64() {
+        let keys = &report["derivation"]["keys"];
+        lines += &format!("the CPU derives {keys} keys in {seconds:.2} s\n");
     }
     lines
 }
@@ -124,7 +130,7 @@ fn shape(arguments: &Arguments, params: &Arc<Params>, name: &str) -> Result<Valu
     });
     for plan in KeyPlan::OFFERED {
         let layout = layout_of(plan)?;
-        let keys = layout.keys()?;
+        let keys = layout.sent_keys()?;
         report[format!("keys_{}", plan.name())] = keys.len().into();
         report[format!("key_bytes_{}", plan.name())] = layout.key_bytes(&keys)?.into();
     }
@@ -169,6 +175,26 @@ fn lifts(arguments: &Arguments, params: &Params) -> Result<Value> {
     let gpu = GpuOptions { device: arguments.device, key_plan: arguments.keys.plan() };
     let runner = Runner::new(arguments.engine, &arguments.set, gpu)?;
     runner.run(&Lifts { params, count: arguments.lifts.max(1) })
+}
+
+/// Times the derivation of the keys that the plan leaves to the server. The CPU derives them for
+/// every engine.
+fn derivation(arguments: &Arguments) -> Result<Value> {
+    let plan = arguments.keys.plan();
+    if arguments.engine == EngineKind::Clear || !plan.derives() {
+        return Ok(Value::Null);
+    }
+    let owner = LocalOwner::new(&arguments.set)?;
+    let wanted = bootstrap::keys_with_plan(&owner.params, plan);
+    let mut sent = encrypted::sent_keys(&owner.params, &wanted, plan);
+    sent.retain(|(id, _)| id.is_sparse() || matches!(id, KeyId::Master(_)));
+    let mut keys = owner.keys(&sent)?;
+    let (start, mut derived) = (Instant::now(), 0);
+    hetal_ckks::derivation::derive(&owner.params, (&*owner.ring, owner.ring.isa()), &mut keys, &wanted, |_, all| {
+        derived = all;
+        Ok::<_, Error>(())
+    })?;
+    Ok(json!({ "keys": derived, "s": start.elapsed().as_secs_f64() }))
 }
 
 /// Lifts of random vectors.

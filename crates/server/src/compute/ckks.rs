@@ -11,14 +11,15 @@ use crate::{Error, Result};
 use hetal_circuits::{Bootstrapper, Encrypted, Engine, LeveledCiphertext};
 use hetal_ckks::bytes::{Codec, KeySetFile, ciphertext_len};
 use hetal_ckks::{
-    Backend, Ciphertext, EvaluationKeys, Evaluator, Params, ROUNDED_BITS, RoundedCiphertext, SeededCiphertext,
+    Backend, Ciphertext, EvaluationKeys, Evaluator, KeyId, Params, ROUNDED_BITS, RoundedCiphertext, SeededCiphertext,
+    derivation,
 };
 use hetal_learn::agreement::initial_weights;
 use hetal_learn::nesterov::StepSize;
 use hetal_learn::products::{Expanded, Versions};
 use hetal_learn::trainer::{Batch, ModelState, Trainer};
 use hetal_learn::{Circuit, RowForm, RowVector, packing};
-use hetal_ring::Basis;
+use hetal_ring::{Basis, Isa};
 use hetal_wire::BlobName;
 use std::ops::Range;
 use std::path::Path;
@@ -50,17 +51,68 @@ pub struct DevicePlan<B> {
     pub lifted_bytes: u64,
 }
 
-/// Loads all keys.
-fn load_keys<B: Backend>(
-    keys: &EvaluationKeys<B::Packed>,
-    device: &B,
-    progress: &mut dyn FnMut(usize, usize) -> Result<()>,
-) -> std::result::Result<(), KeyLoading> {
-    keys.load_all(|done, all| {
-        // A failed device makes loading the remaining keys pointless.
-        device.health().map_err(|e| KeyLoading::Stopped(Error::failed(e)))?;
+/// Loads the keys of an upload and derives the others.
+struct KeyLoader<'a, B> {
+    params: &'a Params,
+    device: &'a B,
+    /// The keys that the job works with.
+    wanted: &'a [(KeyId, usize)],
+}
+
+impl<B: Backend> KeyLoader<'_, B> {
+    /// Makes the keys of a job ready.
+    fn run(
+        &self,
+        keys: &mut EvaluationKeys<B::Packed>,
+        job: &Job,
+        progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+    ) -> std::result::Result<(), KeyLoading> {
+        let since = Instant::now();
+        let seconds = || since.elapsed().as_secs_f64();
+        let is_training = matches!(job.spec, JobSpec::Training(_));
+        if is_training {
+            self.load(keys, progress)?;
+            tracing::info!(job = %job.id, seconds = seconds(), "loaded the keys");
+        }
+        if is_training || job.spec.form() == RowForm::Coefficients {
+            self.derive(keys, progress)?;
+            tracing::info!(job = %job.id, seconds = seconds(), "derived the keys that were not sent");
+        }
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        keys: &EvaluationKeys<B::Packed>,
+        progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+    ) -> std::result::Result<(), KeyLoading> {
+        let all = self.wanted.len();
+        keys.load_all(|done, sent| self.report(done, all.max(sent), progress))
+    }
+
+    /// Derives keys one after the other, each with all threads.
+    fn derive(
+        &self,
+        keys: &mut EvaluationKeys<B::Packed>,
+        progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+    ) -> std::result::Result<(), KeyLoading> {
+        let all = self.wanted.len();
+        let target = (self.device, Isa::detect());
+        derivation::derive(self.params, target, keys, self.wanted, |done, derived| {
+            self.report(all - derived + done, all, progress)
+        })
+    }
+
+    fn report(
+        &self,
+        done: usize,
+        all: usize,
+        progress: &mut dyn FnMut(usize, usize) -> Result<()>,
+    ) -> std::result::Result<(), KeyLoading> {
+        // A failed device makes the remaining keys pointless.
+        self.device.health().map_err(|e| KeyLoading::Stopped(Error::failed(e)))?;
         progress(done, all).map_err(KeyLoading::Stopped)
-    })
+    }
 }
 
 /// Why keys were not loaded.
@@ -97,8 +149,9 @@ pub struct CkksExecutor<'a, B: Backend> {
 impl<'a, B: Backend> CkksExecutor<'a, B> {
     /// Opens the key file and encodes the bootstrap matrices.
     ///
-    /// A training loads all keys meanwhile and reports to `progress` how many are loaded. A
-    /// classification needs few keys and loads each on first use.
+    /// A training loads all keys meanwhile and derives those that were not sent. It reports to
+    /// `progress` how many keys there are. A classification needs few keys and loads each on first
+    /// use. It derives keys if its rows are lifted.
     pub fn new(
         input: JobInput<'a>,
         params: Arc<Params>,
@@ -117,19 +170,17 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
             JobSpec::Classification(_) => OLD_MODEL_HINT,
         };
         let file = KeySetFile::open(&codec, key_file).map_err(|e| bad(&describe_key_error(&e, hint)))?;
-        let keys = EvaluationKeys::with_source(Box::new(file));
+        let mut keys = EvaluationKeys::with_source(Box::new(file));
         let evaluator = Evaluator::new(Arc::clone(&params), Arc::clone(&device));
         let needs = required_keys.find(&params, &job.tenant, training, &circuit)?;
         let since = Instant::now();
         let bootstrapper = std::thread::scope(|scope| {
             let matrices = scope.spawn(|| Bootstrapper::with_plan(&evaluator, &needs.bounds, training.key_plan));
-            if let JobSpec::Training(_) = job.spec {
-                load_keys(&keys, &*device, progress).map_err(|failure| match failure {
-                    KeyLoading::Bad(e) => bad(&e),
-                    KeyLoading::Stopped(e) => e,
-                })?;
-                tracing::info!(job = %job.id, seconds = since.elapsed().as_secs_f64(), "loaded the keys");
-            }
+            let loading = KeyLoader { params: &params, device: &*device, wanted: &needs.keys };
+            loading.run(&mut keys, job, progress).map_err(|failure| match failure {
+                KeyLoading::Bad(e) => bad(&e),
+                KeyLoading::Stopped(e) => e,
+            })?;
             matrices.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(Error::failed)
         })?;
         tracing::info!(job = %job.id, seconds = since.elapsed().as_secs_f64(), "encoded the bootstrap's matrices");
@@ -177,10 +228,7 @@ impl<'a, B: Backend> CkksExecutor<'a, B> {
 
     /// The form of the rows that the job reads.
     fn form(&self) -> RowForm {
-        match &self.job.spec {
-            JobSpec::Training(training) => training.form,
-            JobSpec::Classification(work) => work.form,
-        }
+        self.job.spec.form()
     }
 
     fn read_slots(&self, rest: &mut &[u8], vector: RowVector, bad: &dyn Fn(String) -> Error) -> Result<Ct<B>> {

@@ -10,7 +10,6 @@ use hetal_learn::session::MOST_OPEN;
 use hetal_learn::trainer::{ModelState, Trainer};
 use hetal_learn::{CachedBatch, EncryptedPiece, Geometry, LevelPlan};
 use hetal_ring::Basis;
-use hetal_ring::sampler::Seed;
 use std::sync::Arc;
 
 /// One part in this many stays free. Long trainings fragment memory more than the two steps of a
@@ -138,7 +137,7 @@ fn placeholder_keys(gpu: &CudaBackend, params: &Params, wanted: &[(KeyId, usize)
     for &(id, limbs) in wanted {
         let basis = id.basis(params, limbs);
         let digits = id.digit_starts(params, limbs).iter().map(|_| (gpu.zero(basis), gpu.zero(basis))).collect();
-        keys.insert(SwitchingKey { id, basis, seed: Seed([0; 32]), digits });
+        keys.insert(SwitchingKey { id, basis, seed: None, digits });
     }
     keys
 }

@@ -32,6 +32,8 @@ pub fn describe_key_error(error: &FormatError, hint: &str) -> String {
 pub struct RequiredKeys {
     /// Switching keys, each with its number of limbs.
     pub keys: Vec<(KeyId, usize)>,
+    /// The keys of a new key set, from which the server derives the others.
+    pub sent: Vec<(KeyId, usize)>,
     /// Bounds of the bootstrapped values.
     pub bounds: BootstrapBounds,
     /// The GPU memory that trainings with these keys need. A dry run finds it and takes seconds.
@@ -48,6 +50,11 @@ pub struct EstimateOf {
 }
 
 impl RequiredKeys {
+    /// The lists of keys that a key set may have. Sets of earlier versions have all keys.
+    pub fn accepted(&self) -> [&[(KeyId, usize)]; 2] {
+        [&self.sent, &self.keys]
+    }
+
     /// The estimate, which `dry_run` makes the first time.
     pub fn estimate(&self, of: EstimateOf, dry_run: impl FnOnce() -> Result<MemoryEstimate>) -> Result<MemoryEstimate> {
         let known = self.estimates.lock().unwrap_or_else(PoisonError::into_inner).iter().find(|e| e.0 == of).copied();
@@ -119,7 +126,8 @@ impl RequiredKeysCache {
         let keys = circuit.keys(params.top_level()).map_err(Error::invalid)?;
         let bounds = Circuit::bounds(&keys, training.agreement.alpha);
         let keys = encrypted::keys_with_plan(params, &keys, training.key_plan);
-        let needs = Arc::new(RequiredKeys { keys, bounds, estimates: Mutex::default() });
+        let sent = encrypted::sent_keys(params, &keys, training.key_plan);
+        let needs = Arc::new(RequiredKeys { keys, sent, bounds, estimates: Mutex::default() });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(needs) = known(&kept) {
             return Ok(needs);
@@ -139,7 +147,8 @@ mod tests {
 
     #[test]
     fn estimates_are_made_once() {
-        let needs = RequiredKeys { keys: Vec::new(), bounds: BootstrapBounds::default(), estimates: Mutex::default() };
+        let (keys, sent, bounds) = (Vec::new(), Vec::new(), BootstrapBounds::default());
+        let needs = RequiredKeys { keys, sent, bounds, estimates: Mutex::default() };
         let estimate = |graphs, pieces, fixed| {
             let made = MemoryEstimate { fixed, upload: 1, versions: 2 };
             needs.estimate(EstimateOf { graphs, pieces }, || Ok(made)).unwrap().fixed

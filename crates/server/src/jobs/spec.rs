@@ -88,6 +88,14 @@ mod text {
 }
 
 impl JobSpec {
+    /// The form of the rows that the job reads.
+    pub fn form(&self) -> RowForm {
+        match self {
+            Self::Training(training) => training.form,
+            Self::Classification(work) => work.form,
+        }
+    }
+
     /// The uploads that the job needs as long as it exists.
     pub fn uploads(&self) -> impl Iterator<Item = BlobName> {
         let (training, queries) = match self {

@@ -83,8 +83,11 @@ impl RequestValidator<'_> {
         training.agreement.check_every =
             check_every(wish, default, circuit.batches(uploaded), max_epochs).map_err(Error::invalid)?;
         let requirements = self.required_keys.find(&params, self.tenant, &training, &circuit)?;
-        let size = bytes::key_set_len(&params, &requirements.keys).map_err(Error::invalid)?;
+        let size = |keys| bytes::key_set_len(&params, keys).map_err(Error::invalid);
+        let [sent, whole] = requirements.accepted();
         let keys = self.state.upload(self.tenant, training.keys)?;
+        let whole = size(whole)?;
+        let size = if keys.as_ref().is_some_and(|found| found.size == whole) { whole } else { size(sent)? };
         check_upload(training.keys, keys.as_ref(), BlobKind::Keys, size)?;
         Ok(ValidTraining { spec: training, params, requirements })
     }

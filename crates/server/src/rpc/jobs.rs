@@ -55,7 +55,7 @@ impl Service {
             Some(v1::create_job_request::Work::Training(message)) => {
                 let ValidTraining { spec, params, requirements } = validator.training(message)?;
                 admission.release_shared();
-                self.check_keys(tenant, spec.keys, &params, &requirements.keys)?;
+                self.check_keys(tenant, spec.keys, &params, requirements.accepted())?;
                 JobSpec::Training(spec)
             }
             Some(v1::create_job_request::Work::Classification(message)) => {
@@ -75,13 +75,13 @@ impl Service {
         Ok(self.describe(&job))
     }
 
-    /// Checks that the key set contains exactly the required keys.
+    /// Checks that the key set contains exactly the keys of one of the accepted lists.
     fn check_keys(
         &self,
         tenant: &Tenant,
         name: BlobName,
         params: &Arc<Params>,
-        expected: &[(KeyId, usize)],
+        accepted: [&[(KeyId, usize)]; 2],
     ) -> Result<()> {
         let path = match self.core.blobs.local(&BlobKey::new(tenant, Namespace::Uploads, name)) {
             Ok(Some(path)) => path,
@@ -95,7 +95,10 @@ impl Service {
             Err(error) => return Err(Error::invalid(describe_key_error(&error, OLD_KEYS_HINT))),
         };
         let found: BTreeSet<_> = file.available().iter().map(|&(id, basis)| (id, basis.q)).collect();
-        let expected: BTreeSet<_> = expected.iter().copied().collect();
+        let [expected, whole] = accepted.map(|keys| keys.iter().copied().collect::<BTreeSet<_>>());
+        if found == whole {
+            return Ok(());
+        }
         if let Some((id, limbs)) = expected.difference(&found).next() {
             return Err(Error::invalid(format!(
                 "the key set lacks the {id} for {limbs} limbs: create keys for this shape; {OLD_KEYS_HINT}"

@@ -8,7 +8,7 @@ pub mod tap;
 use hetal_circuits::bootstrap::lift;
 use hetal_circuits::{Bootstrapper, Encrypted, LeveledCiphertext, encrypted};
 use hetal_ckks::bytes::{self, ciphertext_len};
-use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, RoundedCiphertext, SeededCiphertext};
+use hetal_ckks::{Ciphertext, Complex64, EvaluationKeys, Evaluator, KeyId, RoundedCiphertext, SeededCiphertext};
 use hetal_client::rpc::{Address, BlobKind, Credentials, EventKind, Remote, TrainingRequest, Validation};
 use hetal_client::rpc::{BlobName, Event, JobId, Output, RowBlob};
 use hetal_learn::agreement::initial_weights;
@@ -66,7 +66,24 @@ pub fn wishes() -> Wishes {
     Wishes { batch, rate, patience, max_epochs, check_every, ..Wishes::default() }
 }
 
+/// The keys of a new key set, and those that a server works with, which earlier versions sent.
+fn accepted_keys(client: &TestOwner, circuit: &Circuit) -> [Vec<(KeyId, usize)>; 2] {
+    let (needs, plan) = (circuit.keys(client.params.top_level()).unwrap(), circuit.level_plan().key_plan());
+    let working = encrypted::keys_with_plan(&client.params, &needs, plan);
+    [encrypted::sent_keys(&client.params, &working, plan), working]
+}
+
 impl Owner {
+    /// Writes all keys that a server works with, like earlier versions.
+    #[allow(dead_code)]
+    pub fn write_whole_keys(&self) {
+        let [_, working] = accepted_keys(&self.client, &self.circuit);
+        let mut keys = EvaluationKeys::default();
+        self.client.add_keys(&mut keys, working);
+        let mut file = std::fs::File::create(self.path("keys")).unwrap();
+        bytes::write_key_set(&self.client.codec(), &keys, &mut file).unwrap();
+    }
+
     pub fn new(label: u64) -> Self {
         Self::with(label, LevelPlan::lowest(), None)
     }
@@ -86,8 +103,8 @@ impl Owner {
         let slots = client.params.slots();
         let circuit = Circuit::with_plan(slots, BATCH, FEATURES, CLASSES, 32.0, level_plan).unwrap();
         let mut keys = EvaluationKeys::default();
-        let needs = circuit.keys(client.params.top_level()).unwrap();
-        client.add_keys(&mut keys, encrypted::keys_with_plan(&client.params, &needs, level_plan.key_plan()));
+        let [sent, _] = accepted_keys(&client, &circuit);
+        client.add_keys(&mut keys, sent);
         let (folder, reference) = (TempDir::new(), OnceLock::new());
         let validation = Matrix::zeros(0, 0);
         let mut owner = Self { client, circuit, folder, rows: [64, 50], alpha, form, validation, reference };
@@ -205,7 +222,8 @@ impl Owner {
 
     fn train_here(&self) -> Vec<(usize, BlobName)> {
         let (params, codec) = (&self.client.params, self.client.codec());
-        let keys = bytes::read_key_set(&codec, &mut &std::fs::read(self.path("keys")).unwrap()[..]).unwrap();
+        let mut keys = bytes::read_key_set(&codec, &mut &std::fs::read(self.path("keys")).unwrap()[..]).unwrap();
+        self.client.derive_keys(&mut keys, &accepted_keys(&self.client, &self.circuit)[1]);
         let evaluator = Evaluator::new(params.clone(), self.client.ring.clone());
         let agreement = self.agreement();
         let bounds = Circuit::bounds(&self.circuit.keys(params.top_level()).unwrap(), agreement.alpha);

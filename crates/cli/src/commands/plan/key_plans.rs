@@ -44,7 +44,7 @@ impl KeyPlans {
         let (mut sizes, mut plans) = (Vec::new(), Vec::new());
         for key_plan in KeyPlan::OFFERED {
             let layout = Layout::new(Arc::clone(params), LayoutShape { key_plan, ..shape })?;
-            let keys = layout.keys()?;
+            let keys = layout.sent_keys()?;
             let key_bytes = layout.key_bytes(&keys)?;
             plans.push((key_plan, key_bytes));
             let upload_seconds = key_bytes as f64 * 8e-6 / uplink;
