@@ -7,7 +7,7 @@ mod common;
 use common::proxy::{Proxy, Weather};
 use common::site::{BEFORE, Member, Site, name_of, results, wait_for_iterations};
 use common::{VERDICTS, follow, names, owner};
-use hetal_client::rpc::{BlobKind, EventKind, Remote, Validation};
+use hetal_client::rpc::{BlobKind, EventKind, JobId, Remote, Validation};
 use hetal_testkit::postgres::{PASSWORD, Postgres};
 use hetal_testkit::{Random, SetOnDrop, Watchdog};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -78,18 +78,36 @@ fn a_site_with_50_kills_ends_with_the_same_bytes() {
 
 /// A worker is suspended beyond its lease, and another one takes its job. When it goes on, it finds
 /// that it lost the job and writes nothing.
+/// Suspends the worker that trains a job, and returns the job's number, the worker and the other one.
+/// A short training may be over, or wait for a verdict, before it is suspended: then the next job.
+fn suspend_a_training<'a>(site: &Site, remote: &Remote, workers: &'a [Member; 2]) -> (JobId, u8, [&'a Member; 2]) {
+    let training = owner().upload(remote);
+    for number in 1..=20 {
+        let of_job = |what: &str| site.query(&format!("SELECT {what} FROM jobs WHERE number = {number}"));
+        let job = remote.train([number; 16], "", &training).unwrap().id;
+        site.wait(&format!("SELECT COUNT(*) FROM checkpoints WHERE number = {number}"), "1");
+        let holder = of_job("worker");
+        for [holding, other] in [[&workers[0], &workers[1]], [&workers[1], &workers[0]]] {
+            if holding.name() != holder {
+                continue;
+            }
+            holding.signal("STOP");
+            if of_job("state = 1 AND worker IS NOT NULL") == "t" {
+                return (job, number, [holding, other]);
+            }
+            holding.signal("CONT");
+        }
+        assert_eq!(results(remote, job), owner().reference());
+    }
+    panic!("no training was suspended");
+}
+
 #[test]
 fn a_suspended_worker_is_fenced() {
     let _watched = Watchdog::new(LONGEST);
     let Some(site) = Site::new() else { return };
     let gateway = site.start("gateway", "gateway", &site.url);
     let workers = ["worker 1", "worker 2"].map(|name| site.start(name, "worker", &site.url));
-    let remote = site.connect(&[&gateway]);
-    let job = remote.train([1; 16], "", &owner().upload(&remote)).unwrap();
-    wait_for_iterations(&remote, job.id, 1);
-    let holder = site.query("SELECT worker FROM jobs");
-    let [stopped, other]: [&Member; 2] =
-        if workers[0].name() == holder { [&workers[0], &workers[1]] } else { [&workers[1], &workers[0]] };
     // Every write with a token that is not the newest is recorded.
     site.query(
         "CREATE TABLE stale (token BIGINT);
@@ -97,12 +115,14 @@ fn a_suspended_worker_is_fenced() {
             IF NEW.token < OLD.token THEN INSERT INTO stale VALUES (NEW.token); END IF; RETURN NEW; END $$;
         CREATE TRIGGER note AFTER UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION note();",
     );
-    let token: u64 = site.query("SELECT token FROM jobs").parse().unwrap();
-    stopped.signal("STOP");
-    site.wait(&format!("SELECT worker = '{}' AND token > {token} FROM jobs", other.name()), "t");
+    let remote = site.connect(&[&gateway]);
+    let (job, number, [stopped, other]) = suspend_a_training(&site, &remote, &workers);
+    let of_job = |what: &str| format!("SELECT {what} FROM jobs WHERE number = {number}");
+    let token: u64 = site.query(&of_job("token")).parse().unwrap();
+    site.wait(&of_job(&format!("worker = '{}' AND token > {token}", other.name())), "t");
     let events = site.query("SELECT COUNT(*) FROM events");
     stopped.signal("CONT");
-    assert_eq!(results(&remote, job.id), owner().reference());
+    assert_eq!(results(&remote, job), owner().reference());
     let begun = std::time::Instant::now();
     while !stopped.log().contains("Fenced") {
         assert!(begun.elapsed() < Duration::from_secs(120), "it was not fenced: {}", stopped.log());
@@ -110,10 +130,9 @@ fn a_suspended_worker_is_fenced() {
     }
     assert_eq!(site.query("SELECT COUNT(*) FROM stale"), "0");
     assert!(site.query("SELECT COUNT(*) FROM events").parse::<u64>().unwrap() > events.parse().unwrap());
-    assert_eq!(site.query("SELECT state FROM jobs"), "3");
+    assert_eq!(site.query(&of_job("state")), "3");
 }
 
-/// A worker that is asked to stop leaves its job to another one, and a gateway its clients.
 /// The library of Debian's package `faketime`.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
