@@ -78,8 +78,8 @@ fn a_site_with_50_kills_ends_with_the_same_bytes() {
 
 /// A worker is suspended beyond its lease, and another one takes its job. When it goes on, it finds
 /// that it lost the job and writes nothing.
-/// Suspends the worker that trains a job, and returns the job's number, the worker and the other one.
-/// A short training may be over, or wait for a verdict, before it is suspended: then the next job.
+/// Suspends the worker that trains a job, and returns the job, its number, this worker and the
+/// other one. A short training may wait for a verdict before it is suspended: then the next job.
 fn suspend_a_training<'a>(site: &Site, remote: &Remote, workers: &'a [Member; 2]) -> (JobId, u8, [&'a Member; 2]) {
     let training = owner().upload(remote);
     for number in 1..=20 {
