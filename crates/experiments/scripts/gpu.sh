@@ -9,7 +9,8 @@
 # a file of results and a log for each step, and `steps`: exit status, seconds and name. A step that
 # fails does not end the others. Without STEP, all are run; `grep '^step_' gpu.sh` lists them.
 #
-# ENGINE=cpu and SET=insecure-toy11 rehearse it on a machine without a GPU.
+# ENGINE=cpu and SET=insecure-toy11 rehearse it on a machine without a GPU. The steps of iterations
+# need a larger set than that one.
 set -uo pipefail
 programs=$(realpath "${1:?programs}")
 data=$(realpath "${2:?data}")
@@ -100,6 +101,7 @@ step_loud_releases() {
 
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || mapfile -t steps < <(declare -F | sed -n 's/^declare -f step_//p')
+: >"$out/steps"
 for step in "${steps[@]}"; do
     began=$SECONDS
     (set -e; "step_$step") >"$out/$step.json" 2>"$out/$step.log"

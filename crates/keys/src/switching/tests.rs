@@ -101,7 +101,7 @@ fn derived_keys_have_little_noise() {
 }
 
 #[test]
-#[ignore = "takes half a minute"]
+#[ignore = "at `full`: cargo test --release -p hetal-keys --lib derived_keys -- --ignored"]
 fn derived_keys_have_little_noise_at_full() {
     Derivable::new("full", Isa::detect()).check_noise();
 }
