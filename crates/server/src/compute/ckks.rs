@@ -76,7 +76,7 @@ impl<B: Backend> KeyLoader<'_, B> {
         }
         if is_training || job.spec.form() == RowForm::Coefficients {
             self.derive(keys, progress)?;
-            tracing::info!(job = %job.id, seconds = seconds(), "derived the keys that were not sent");
+            tracing::info!(job = %job.id, seconds = seconds(), "the keys are ready");
         }
         Ok(())
     }

@@ -102,8 +102,8 @@ impl SharedUploads {
     /// The number of bytes received so far, as this server knows.
     pub fn received(&self, tenant: &Tenant, name: BlobName, staging: &Staging) -> Result<u64> {
         let in_parts = self.state()?.bytes_in_parts(tenant, name)?;
-        let rest_follows_parts = self.tail_begins(tenant, name) == Some(in_parts);
-        Ok(in_parts + if rest_follows_parts { staging.received(tenant, name)? } else { 0 })
+        let tail_follows_parts = self.tail_begins(tenant, name) == Some(in_parts);
+        Ok(in_parts + if tail_follows_parts { staging.received(tenant, name)? } else { 0 })
     }
 
     /// Whether this server is the last that received the upload and knows where its staged tail

@@ -209,7 +209,7 @@ fn scratch_folders_of_lost_servers_go() {
 
 /// What is staged here of uploads that ended or went on elsewhere goes, and nothing else does.
 #[test]
-fn staged_rests_do_not_pile_up() {
+fn staged_tails_do_not_pile_up() {
     let Some(site) = Site::new() else { return };
     let (first, second, ann) = (site.server("first"), site.server("second"), tenant("ann"));
     let contents = [10, 11, 12, 13].map(content);
